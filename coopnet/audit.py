@@ -136,16 +136,18 @@ class _Run:
 
     def row(self, name: str, layer: str, values: list, exact: Any, here: Any, relu: bool = False) -> None:
         """Note a layer's output ``values`` against the reference's, from exact and from equal inputs."""
-        got = self._numpy(values)
-        bad = ~np.isfinite(got)
-        largest = rms = own = None
+        output = self._numpy(values)
+        bad = ~np.isfinite(output)
+        largest = rms = rounding = None
         overflows = 0
         if exact is not None:
-            (largest, rms), (_, own) = _errors(got, exact), _errors(got, here)
+            (largest, rms), (_, rounding) = _errors(output, exact), _errors(output, here)
             overflows = int(np.sum(bad & np.isfinite(exact)))
-        dead = int(np.sum(~np.any(got != 0, axis=1))) if relu else None
-        self.rows.append(LayerAudit(name, layer, len(got), largest, rms, own, int(np.sum(bad)), overflows, dead))
-        self.values, self.exact, self.exact_here = values, got if exact is None else exact, got
+        dead = int(np.sum(~np.any(output != 0, axis=1))) if relu else None
+        self.rows.append(
+            LayerAudit(name, layer, len(output), largest, rms, rounding, int(np.sum(bad)), overflows, dead)
+        )
+        self.values, self.exact, self.exact_here = values, output if exact is None else exact, output
 
     def _numpy(self, parts: list) -> np.ndarray:
         rows = [dr.detach(v).numpy().astype(np.float64) for v in parts]
@@ -156,12 +158,12 @@ def _twin(layer: Any, x: np.ndarray, key: Key | None, samples: int) -> np.ndarra
     """The reference's output for ``x``, or ``None`` if it does not know the layer.
 
     The counterpart is the entry of ``reference.OPS`` for the name of the layer's type. Its parameters beside ``x`` are
-    the layer's attributes of the same names, and those of :func:`_held`.
+    the layer's attributes of the same names, and those of :func:`_extra_arguments`.
     """
     name = type(layer).__name__
     twin = reference.OPS.get(_ALIASES.get(name, name))
     if twin is None or type(layer).__module__.split(".")[0] not in ("coopnet", "drjit"):
-        return None  # also somebody else's, whatever its name
+        return None  # also other people's layers of the same name
     with np.errstate(all="ignore"):
         if isinstance(layer, Composite):
             ys = [_twin(encoding, x[begin : begin + n], key, samples) for encoding, begin, n in layer.parts(len(x))]
@@ -171,27 +173,27 @@ def _twin(layer: Any, x: np.ndarray, key: Key | None, samples: int) -> np.ndarra
         if isinstance(layer, Pad):
             y = _twin(layer.nested, x, key, samples)
             return None if y is None else reference.pad(y, layer.before, layer.after, layer.value)
-        held = _held(layer, key, samples)
-        if isinstance(layer, Dropout) and (key is None or held["p"] == 0):
+        options = _extra_arguments(layer, key, samples)
+        if isinstance(layer, Dropout) and (key is None or options["p"] == 0):
             return x
         if isinstance(layer, drnn.Linear):
-            return reference.linear(x=x, **held)
-        arguments = _arguments(layer, twin, held)
+            return reference.linear(x=x, **options)
+        arguments = _arguments(layer, twin, options)
         x = np.rint(x[0]).astype(np.int64) if isinstance(layer, Embedding) else x
         return None if arguments is None else np.asarray(twin(x, **arguments), np.float64)
 
 
-def _held(layer: Any, key: Key | None, samples: int) -> dict[str, Any]:
+def _extra_arguments(layer: Any, key: Key | None, samples: int) -> dict[str, Any]:
     """Arguments of a layer's counterpart that are not its attributes: arrays, computed values, and those of the key."""
     if isinstance(layer, drnn.Linear):
-        own = {p.name: p.numpy("audit") for p in parameters(layer)}
-        return {"W": own["weights"], "b": own.get("bias")}
+        values = {p.name: p.numpy("audit") for p in parameters(layer)}
+        return {"W": values["weights"], "b": values.get("bias")}
     if isinstance(layer, Dropout):
         p = layer.p
         if isinstance(p, dr.ArrayBase):
             # kernels cannot raise an error, so they clip the value to the largest that still keeps something
-            most = 1 - 2.0 ** -(24 if isinstance(layer, GaussianDropout) else layer.bits)
-            p = min(max(float(dr.detach(p)[0]), 0.0), most)
+            largest = 1 - 2.0 ** -(24 if isinstance(layer, GaussianDropout) else layer.bits)
+            p = min(max(float(dr.detach(p)[0]), 0.0), largest)
         if key is None:
             return {"p": p}
         index, step, (low, high) = key.words(np.uint32, samples)
@@ -203,11 +205,11 @@ def _held(layer: Any, key: Key | None, samples: int) -> dict[str, Any]:
         return {"table": dr.detach(layer.table.value.data).numpy()}
     if isinstance(layer, Lattice):
         grid = layer.grid.value
-        held = {name: getattr(layer, name) for name in ("hashmap_size", "base_resolution", "storage")}
-        held |= {"level_scales": [level.scale for level in grid.levels], "multiple": layer._MULTIPLE}
-        held |= {} if layer.max_level is None else {"max_level": dr.detach(layer.max_level).numpy()}
-        held |= {} if isinstance(layer, Permutohedral) else {"interpolation": layer.interpolation}
-        return held | {"params": dr.detach(grid.data).numpy()}
+        options = {name: getattr(layer, name) for name in ("hashmap_size", "base_resolution", "storage")}
+        options |= {"level_scales": [level.scale for level in grid.levels], "multiple": layer._MULTIPLE}
+        options |= {} if layer.max_level is None else {"max_level": dr.detach(layer.max_level).numpy()}
+        options |= {} if isinstance(layer, Permutohedral) else {"interpolation": layer.interpolation}
+        return options | {"params": dr.detach(grid.data).numpy()}
     return {}
 
 

@@ -34,8 +34,8 @@ def checked(where: str, bounds: Any) -> Bounds | None:
     for i, (a, b) in enumerate(_pairs((low, high), max(sizes, default=1))):
         which = f"of coordinate {i} " if sizes else ""
         ensure(a < b, f"{where}: bounds {which}are {a:.9g} and {b:.9g} in single precision; low < high is needed.")
-        fits = EXTENTS[0] <= b - a <= EXTENTS[1]
-        ensure(fits, f"{where}: bounds {which}are {b - a:g} apart; from {EXTENTS[0]:g} to {EXTENTS[1]:g} is needed.")
+        valid = EXTENTS[0] <= b - a <= EXTENTS[1]
+        ensure(valid, f"{where}: bounds {which}are {b - a:g} apart; from {EXTENTS[0]:g} to {EXTENTS[1]:g} is needed.")
     return low, high
 
 

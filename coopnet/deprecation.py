@@ -54,8 +54,8 @@ def deprecated(*, since: str, removed: str, instead: str) -> Callable[[_T], _T]:
 
     def decorate(function: _T) -> _T:
         check(callable(function), "deprecated", "function", function, "a function", TypeError)
-        what = f"deprecated: {function!r} is a class, which would no longer be one; decorate its __init__."
-        ensure(not isinstance(function, type), what, TypeError)
+        problem = f"deprecated: {function!r} is a class, which would no longer be one; decorate its __init__."
+        ensure(not isinstance(function, type), problem, TypeError)
         name = function.__qualname__.removesuffix(".__init__")
         message = _message(name, since, removed, instead)
 

@@ -1,9 +1,9 @@
 r"""Derivatives of fields with respect to their input, which can be differentiated again.
 
-Directions go forward through the layers together with the value (forward mode), each at the cost of an evaluation: all
-``n`` derivatives of ``n`` coordinates cost ``1 + n`` evaluations, in the kernel that evaluates the field. They are
-ordinary arithmetic to Dr.Jit, so ``dr.backward`` through them gives second derivatives with respect to weights and
-coordinates, for losses on gradients and curvature (Gropp et al. 2020, *Implicit Geometric Regularization*).
+Tangents are computed layer by layer together with the value (forward mode), in the kernel that evaluates the field.
+Each costs as much as an evaluation, so the Jacobian for ``n`` coordinates costs ``1 + n`` evaluations. To Dr.Jit it is
+ordinary arithmetic: ``dr.backward`` differentiates it with respect to weights and coordinates, for losses on gradients
+and curvature (Gropp et al. 2020, *Implicit Geometric Regularization*).
 """
 
 from __future__ import annotations
@@ -30,42 +30,43 @@ def pushforward(
 
     ``parts`` are the checked coordinates of a field, and ``tangents`` a list of directions, which may be empty.
 
-    In half precision, tangents go through the network scaled to a largest component between 1 and 2. This is possible
-    because they are linear, and needed because slopes of encodings exceed the range of half precision.
+    In half precision, tangents are scaled before the network, to a largest component in [1, 2), and scaled back after
+    it. Slopes of encodings can exceed the range of half precision, and tangents are linear, so scaling changes nothing
+    else.
     """
-    features, moved = encoded(encoding, parts, tangents, key)
-    return _through(network, features, moved, work, key)
+    features, dfeatures = encoded(encoding, parts, tangents, key)
+    return _through(network, features, dfeatures, work, key)
 
 
-def _through(network: Any, features: list, moved: list[list], work: type, key: Key | None) -> tuple[Any, list[list]]:
-    """The part of :func:`pushforward` in the network."""
-    scales = [_scale(t) for t in moved] if dr.is_half_v(work) else []
+def _through(network: Any, features: list, tangents: list[list], work: type, key: Key | None) -> tuple[Any, list[list]]:
+    """The part of :func:`pushforward` behind the encoding."""
+    scales = [_scale(t) for t in tangents] if dr.is_half_v(work) else []
     if scales:
-        moved = [[v * scale for v in t] for t, (scale, _) in zip(moved, scales, strict=True)]
-    y, *dys = apply([network], [kinds.UnpackedVector(map(work, vector)) for vector in (features, *moved)], key)
-    moved = [widened(list(dy), dr.float32_array_t(work)) for dy in dys]
+        tangents = [[v * scale for v in t] for t, (scale, _) in zip(tangents, scales, strict=True)]
+    y, *dys = apply([network], [kinds.UnpackedVector(map(work, vector)) for vector in (features, *tangents)], key)
+    tangents = [widened(list(dy), dr.float32_array_t(work)) for dy in dys]
     if scales:
-        moved = [[v * inverse for v in t] for t, (_, inverse) in zip(moved, scales, strict=True)]
-    return y, moved
+        tangents = [[v * inverse for v in t] for t, (_, inverse) in zip(tangents, scales, strict=True)]
+    return y, tangents
 
 
 def jacobian(
     encoding: Any, network: Any, parts: list, work: type, key: Key | None, attached: bool
 ) -> tuple[Any, list[list]]:
-    """:func:`pushforward` in the directions of the coordinates, or the same result by a faster way.
+    """The value and its derivatives with respect to every coordinate.
 
-    The faster way goes back from a network's only output. Its result cannot be differentiated, so it is not taken for
-    ``attached`` fields.
+    Networks with one output use reverse mode, which is faster. Its result cannot be differentiated again, so
+    ``attached`` fields use :func:`pushforward`.
     """
-    features, moved = encoded(encoding, parts, _unit_tangents(parts), key)
-    known = segments([network])
-    ops = known[0].ops if len(known) == 1 and len(parts) > 1 and not attached else None
-    if ops is not None and known[0].output_width(len(features), work, key) == 1:
+    features, dfeatures = encoded(encoding, parts, _unit_tangents(parts), key)
+    chain = segments([network])
+    ops = chain[0].ops if len(chain) == 1 and len(parts) > 1 and not attached else None
+    if ops is not None and chain[0].output_width(len(features), work, key) == 1:
         backwards = input_gradient(ops, kinds.UnpackedVector(map(work, features)), key)
         if backwards is not None:
             y, gradient = backwards[0], widened(backwards[1], dr.float32_array_t(work))
-            return y, [[v] for v in gradient] if encoding is None else [[_dot(gradient, t)] for t in moved]
-    return _through(network, features, moved, work, key)
+            return y, [[v] for v in gradient] if encoding is None else [[_dot(gradient, t)] for t in dfeatures]
+    return _through(network, features, dfeatures, work, key)
 
 
 def _dot(a: list, b: list) -> Any:
@@ -76,25 +77,25 @@ def _dot(a: list, b: list) -> Any:
 
 
 def encoded(encoding: Any, parts: list, tangents: list, key: Key | None) -> tuple[list, list[list]]:
-    """Features and their tangents, these in single precision."""
+    """Features, and their tangents in single precision."""
     if encoding is None:
-        features, moved = parts, tangents
+        features, dfeatures = parts, tangents
     elif isinstance(encoding, (Encoding, Identity)):
         x = kinds.UnpackedVector(parts)
-        features, moved = encoding.jvp(x, tangents, key) if tangents else (encoding(x, key), [])
+        features, dfeatures = encoding.jvp(x, tangents, key) if tangents else (encoding(x, key), [])
     else:
-        features, *moved = apply([encoding], [drnn.CoopVec(t) for t in (parts, *tangents)], key)
-    return list(features), [list(map(type(parts[0]), t)) for t in moved]
+        features, *dfeatures = apply([encoding], [drnn.CoopVec(t) for t in (parts, *tangents)], key)
+    return list(features), [list(map(type(parts[0]), t)) for t in dfeatures]
 
 
 def _unit_tangents(parts: list) -> list[list]:
-    """The directions of the coordinates."""
+    """The unit vectors along the coordinates."""
     leaf = type(parts[0])
     return [[leaf(1 if i == j else 0) for j in range(len(parts))] for i in range(len(parts))]
 
 
 def like(parts: list, p: Any, kind: str) -> Any:
-    """Single-precision ``parts`` in the container of the coordinates ``p``, which are of that ``kind``."""
+    """Single-precision ``parts`` in the container of the coordinates ``p``, whose kind is ``kind``."""
     leaf = type(parts[0])
     if kind == kinds.TENSOR:
         return dr.tensor_t(leaf)(kinds.nested(parts))
@@ -109,25 +110,25 @@ def numerical_gradient(field: Any, p: Any, eps: Any, key: Key | None = None) -> 
     .. math::
         g_i = \frac{f(p + \epsilon e_i) - f(p - \epsilon e_i)}{2 \epsilon}
 
-    Costs two evaluations per coordinate. For hash grids its gradients reach all cells within ``eps`` of a point, where
-    those of :meth:`NeuralField.value_and_grad` stay in one cell; shrinking ``eps`` during training from the size of
-    coarse cells to that of fine ones lets details appear gradually (Li et al. 2023, *Neuralangelo*, section 3.2). The
-    error is about :math:`\epsilon^2 |f'''| / 6`, plus the rounding of ``f`` over ``eps``, about :math:`10^{-3} |f| /
-    \epsilon` with networks in half precision.
+    Costs two evaluations per coordinate. In hash grids, a loss on it trains all cells within ``eps`` of a point, while
+    one on :meth:`NeuralField.value_and_grad` trains only the cell of the point. Begin training with an ``eps`` of the
+    size of coarse cells and shrink it to that of fine ones, and details appear gradually (Li et al. 2023,
+    *Neuralangelo*, section 3.2). The error is about :math:`\epsilon^2 |f'''| / 6`, plus the rounding of ``f`` divided
+    by ``eps``, about :math:`10^{-3} |f| / \epsilon` with networks in half precision.
 
     Args:
         field: a :class:`NeuralField`, or a function ``field(p)`` (``field(p, key)`` if there is a key).
         p: coordinates as a field takes them.
-        eps: half the distance of the two points, in the units of ``p``: a positive number, or a Dr.Jit array (one
-            number or one per sample), which a frozen function can change without being recorded anew.
-        key: as in a call of the field; all evaluations see the same dropout masks.
+        eps: half the distance of the two points, in the units of ``p``: a positive number, or a Dr.Jit array with one
+            entry or one per sample. Changing an array does not make a frozen function record again.
+        key: as in a call of the field. All evaluations see the same dropout masks.
 
     Returns:
         The gradient, in the container of ``p``.
 
     Raises:
-        ValueError: ``eps`` is no positive number; the field has several outputs; ``p`` does not fit.
-        TypeError: ``p``, ``eps`` or the result of the field is of another kind, or ``p`` in double precision.
+        ValueError: ``eps`` is not positive; the field has several outputs, or takes another number of coordinates.
+        TypeError: ``p``, ``eps`` or the result of the field is of another type, or ``p`` in double precision.
 
     >>> normal = cn.numerical_gradient(sdf, p, eps=0.01)
     """
@@ -140,21 +141,21 @@ def numerical_gradient(field: Any, p: Any, eps: Any, key: Key | None = None) -> 
         check_type(where, "eps", eps, dr.ArrayBase if flat else (), "a number or a Dr.Jit Float")
         check_backend(f"{where}: eps is", eps, leaf, "p")
         entries, samples = dr.width(eps), kinds.samples(p, kind)
-        fits = entries > 0 and (1 in (entries, samples) or entries == samples)
-        ensure(fits, f"{where}: eps has {entries} entries for {samples} samples; 1, or one for each, is needed.")
+        valid = entries > 0 and (1 in (entries, samples) or entries == samples)
+        ensure(valid, f"{where}: eps has {entries} entries for {samples} samples; 1, or one for each, is needed.")
         eps = single(eps)
     else:
         eps = check_above(where, "eps", eps)
     parts = [single(v) for v in kinds.rows(p, kind)]
 
     def at(i: int, step: Any) -> Any:
-        moved = [v + step if i == j else v for j, v in enumerate(parts)]
-        y = field(like(moved, p, kind), *(() if key is None else (key,)))
+        shifted = [v + step if i == j else v for j, v in enumerate(parts)]
+        y = field(like(shifted, p, kind), *(() if key is None else (key,)))
         kind_y, leaf_y = kinds.kind(y, f"{where}: the field's output")
-        outputs, here = kinds.features(y, kind_y), kind_y != kinds.NUMPY and dr.backend_v(leaf_y) == dr.backend_v(leaf)
+        outputs, same = kinds.features(y, kind_y), kind_y != kinds.NUMPY and dr.backend_v(leaf_y) == dr.backend_v(leaf)
         ensure(outputs == 1, f"{where}: the field has {outputs} outputs; one is needed.")
         needed = "an array of the backend of p is needed"
-        ensure(here, f"{where}: the field returned {type(y).__name__}; {needed}.", TypeError)
+        ensure(same, f"{where}: the field returned {type(y).__name__}; {needed}.", TypeError)
         return single(y.array if kind_y == kinds.TENSOR else kinds.components(y)[0])
 
     return like([(at(i, eps) - at(i, -eps)) / (2 * eps) for i in range(len(parts))], p, kind)

@@ -69,7 +69,7 @@ class NeuralField(Module):
         "encoding": Module, "network": Module, "output": str, "precision": str, "in_features": int, "bounds": object,
     }  # fmt: skip
 
-    # methods that coopnet.interop.tcnn.parameters adds: this room knows of no other systems
+    # added by coopnet.interop.tcnn.parameters, because fields must not import interop
     load_tcnn: ClassVar[Callable[..., None]]
     to_tcnn: ClassVar[Callable[..., np.ndarray]]
     std: ClassVar[Callable[..., Any]]  # and coopnet.uncertainty.std
@@ -131,16 +131,16 @@ class NeuralField(Module):
 
     def _to(self, mover: Any) -> Any:
         """This field on the backend that ``mover`` moves to, in the precision it asks for; see :func:`coopnet.to`."""
-        own = list(parameters(self))
-        if self.precision is None or not own:
+        weights = list(parameters(self))
+        if self.precision is None or not weights:
             return self
         if mover.backend == NUMPY:
-            return {p.name: p.numpy("to").copy() for p in own}
+            return {p.name: p.numpy("to").copy() for p in weights}
         dtype, precision = storage(mover.backend, mover.precision, "to")
         if mover.has(self) and (mover.precision == "auto" or precision == self.precision):
             return self
         field = self.allocate(dtype, precision)
-        values = {p.name: p.numpy("to") for p in own}
+        values = {p.name: p.numpy("to") for p in weights}
         for p in parameters(field):
             p.fill(values[p.name], "to")
         return field.pack()
@@ -319,8 +319,8 @@ class NeuralField(Module):
         """
         where = "NeuralField.audit"
         call, x, _ = self._enter(p, key, True, where)
-        cure = "called while Dr.Jit records a function or loop; audit the field outside"
-        ensure(not recording(), f"{where}: {cure}.", RuntimeError)
+        hint = "called while Dr.Jit records a function or loop; audit the field outside"
+        ensure(not recording(), f"{where}: {hint}.", RuntimeError)
         assert self.precision is not None
         return run_audit(self.encoding, self.network, x, self._work(call.leaf), self.precision, call.key)
 

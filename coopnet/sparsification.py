@@ -76,8 +76,8 @@ def sparsification(error: Any, uncertainty: Any, *, norm: str = "mean") -> Spars
     differ = f"{_WHERE}: error has the shape {shown(e.shape)}, and uncertainty {shown(u.shape)}; equal ones are needed."
     ensure(e.shape == u.shape, differ)
     ensure(e.size, f"{_WHERE}: error is empty; at least one sample is needed.")
-    least = float(e.min())
-    ensure(least >= 0, f"{_WHERE}: error has {least:g} in it; magnitudes of at least 0 are needed.")
+    lowest = float(e.min())
+    ensure(lowest >= 0, f"{_WHERE}: error has {lowest:g} in it; magnitudes of at least 0 are needed.")
     largest = e.max()
     ensure(largest > 0, f"{_WHERE}: error is 0 everywhere; nothing can be told from that.")
 

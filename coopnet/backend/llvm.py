@@ -113,24 +113,24 @@ def _inspect(path: str) -> LLVM | None:
 
 def _directories() -> list[str]:
     """Where systems put libLLVM, without starting any process."""
-    found = [os.path.join(sys.prefix, "lib")]  # a conda environment
+    directories = [os.path.join(sys.prefix, "lib")]  # a conda environment
     if sys.platform == "win32":
-        found += os.environ.get("PATH", "").split(os.pathsep)
-        found.append(os.path.join(os.environ.get("PROGRAMFILES", ""), "LLVM", "bin"))
+        directories += os.environ.get("PATH", "").split(os.pathsep)
+        directories.append(os.path.join(os.environ.get("PROGRAMFILES", ""), "LLVM", "bin"))
     elif sys.platform == "darwin":
         for brew in ("/opt/homebrew", "/usr/local"):
-            found += glob.glob(f"{brew}/opt/llvm*/lib") + glob.glob(f"{brew}/Cellar/llvm*/*/lib")
+            directories += glob.glob(f"{brew}/opt/llvm*/lib") + glob.glob(f"{brew}/Cellar/llvm*/*/lib")
     else:
-        found += os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+        directories += os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
         for conf in ["/etc/ld.so.conf", *sorted(glob.glob("/etc/ld.so.conf.d/*.conf"))]:
             with suppress(OSError, UnicodeDecodeError):
                 lines = Path(conf).read_text().splitlines()
-                found += [line.strip() for line in lines if line.startswith("/")]
+                directories += [line.strip() for line in lines if line.startswith("/")]
         triple = f"{platform.machine()}-linux-gnu"
         for root in ("/usr/lib", "/usr/local/lib"):
-            found += [root, f"{root}64", f"{root}/{triple}", *glob.glob(f"{root}*/llvm*/lib*")]
-        found += [*glob.glob("/usr/lib/llvm/*/lib*"), "/usr/lib/wsl/lib"]
-    return [d for d in dict.fromkeys(found) if d and os.path.isdir(d)]
+            directories += [root, f"{root}64", f"{root}/{triple}", *glob.glob(f"{root}*/llvm*/lib*")]
+        directories += [*glob.glob("/usr/lib/llvm/*/lib*"), "/usr/lib/wsl/lib"]
+    return [d for d in dict.fromkeys(directories) if d and os.path.isdir(d)]
 
 
 def _candidates(directory: str) -> list[str]:
@@ -203,10 +203,10 @@ def find_llvm(directories: list[str] | None = None) -> LLVM | None:
     True
     """
     named = bool(os.environ.get(VARIABLE))
-    found = _inspect_all([] if named else _usual(directories), _named())
-    if not named and directories is None and not (found and found[0].suitable):
-        found = found_llvm()
-    return found[0] if found and found[0].suitable else None
+    libraries = _inspect_all([] if named else _usual(directories), _named())
+    if not named and directories is None and not (libraries and libraries[0].suitable):
+        libraries = found_llvm()
+    return libraries[0] if libraries and libraries[0].suitable else None
 
 
 def llvm_cure() -> str:
@@ -226,17 +226,23 @@ def llvm_cure() -> str:
 
 def missing() -> str:
     """The message if there is no suitable libLLVM: what was looked for, what was found, and what to do."""
-    head, value, found = f"The LLVM backend needs libLLVM {MIN_LLVM} or newer", os.environ.get(VARIABLE), found_llvm()
+    head, value, libraries = (
+        f"The LLVM backend needs libLLVM {MIN_LLVM} or newer",
+        os.environ.get(VARIABLE),
+        found_llvm(),
+    )
     if not value:
         return (
             f"{head}. Looked for it in {VARIABLE} (not set), the system's library directories, ldconfig and "
-            f"llvm-config; found: {', '.join(map(str, found)) or 'none'}. "
+            f"llvm-config; found: {', '.join(map(str, libraries)) or 'none'}. "
             f"Cure: {llvm_cure()}, or set {VARIABLE} to the library's path before Python starts."
         )
-    what = _named() or ("no libLLVM at all" if os.path.exists(value) else "a file that does not exist")
-    suitable = found and found[0].suitable
-    better = f", or set it to {found[0].path}" if suitable else f" and {llvm_cure()}, or set it to a suitable library"
-    return f"{head}, but {VARIABLE}={value!r} names {what}. Cure: unset {VARIABLE}{better}."
+    content = _named() or ("no libLLVM at all" if os.path.exists(value) else "a file that does not exist")
+    suitable = libraries and libraries[0].suitable
+    better = (
+        f", or set it to {libraries[0].path}" if suitable else f" and {llvm_cure()}, or set it to a suitable library"
+    )
+    return f"{head}, but {VARIABLE}={value!r} names {content}. Cure: unset {VARIABLE}{better}."
 
 
 chosen: str | None = None  #: what prepare() put into the variable

@@ -77,12 +77,12 @@ def info() -> list[Row]:
     True
     """
     faults = {name: fault_of(name) for name in BACKENDS}
-    _, drjit, cure = _package_row("drjit", DRJIT)
-    if not cure and not re.match(r"1\.5(\.|$)", drjit):
-        cure = f'pip install "{DRJIT}"'
+    _, drjit, hint = _package_row("drjit", DRJIT)
+    if not hint and not re.match(r"1\.5(\.|$)", drjit):
+        hint = f'pip install "{DRJIT}"'
     return [
         ("coopnet", _version("coopnet") or "not installed, run from its sources", ""),
-        ("Dr.Jit", drjit, cure),
+        ("Dr.Jit", drjit, hint),
         ("Python", f"{platform.python_version()}, {platform.system()} {platform.machine()}", ""),
         ("NumPy", *_package_row("numpy")[1:]),
         ("LLVM", *_llvm_row(faults["llvm"])),
@@ -137,22 +137,22 @@ def _cuda_rows(fault: str | None) -> list[Row]:
 
     driver, version, names = cuda.driver()
     optix = cuda.has_optix()
-    cure = f"for the CUDA backend: {CURE_CUDA}" if fault and "libnvoptix" not in fault else ""
+    hint = f"for the CUDA backend: {CURE_CUDA}" if fault and "libnvoptix" not in fault else ""
     library = cublas.location()
     missing = "for training wide networks on the GPU: pip install nvidia-cublas" if names and not library else ""
     return [
-        ("CUDA driver", f"{driver or 'unknown version'}, CUDA {version}" if version else "none", cure),
+        ("CUDA driver", f"{driver or 'unknown version'}, CUDA {version}" if version else "none", hint),
         ("GPU", ", ".join(names) or "none", ""),
         ("OptiX", "usable" if optix else "not found", "" if optix or not names else CURE_OPTIX),
         ("cuBLAS", library or "not found", missing),
     ]
 
 
-def _product_row(name: str, precision: str, faults: dict[str, str | None], cure: str) -> tuple[str, str]:
+def _product_row(name: str, precision: str, faults: dict[str, str | None], hint: str) -> tuple[str, str]:
     if faults[name]:
         return "not run: backend not usable", ""
     reason = runs_coopvec(name)
-    return (reason, cure) if reason else (f"cooperative vectors run, {precision} precision", "")
+    return (reason, hint) if reason else (f"cooperative vectors run, {precision} precision", "")
 
 
 def kernel_cache() -> Path:
@@ -196,7 +196,7 @@ def as_json(rows: list[Row]) -> dict[str, Any]:
         "format": 1,
         "coopnet": __version__,
         "backends": available(),
-        "found": {what: {"finding": finding, "cure": cure or None} for what, finding, cure in rows},
+        "found": {what: {"finding": finding, "cure": hint or None} for what, finding, hint in rows},
         "packages": {name: _version(name) for name in packages},
     }
 
@@ -210,8 +210,8 @@ def format_info(rows: list[Row]) -> str:
     """
     width = max((len(what) for what, _, _ in rows), default=0)
     lines = []
-    for what, finding, cure in rows:
+    for what, finding, hint in rows:
         lines.append(f"{what:<{width}}  {finding}")
-        if cure:
-            lines.append(f"{'':<{width}}  -> {cure}")
+        if hint:
+            lines.append(f"{'':<{width}}  -> {hint}")
     return "\n".join(lines)

@@ -65,8 +65,8 @@ def on_backend(backend: Any) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         later = inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function)
-        what = f"{getattr(function, '__name__', function)} is a generator or coroutine, which runs after the section"
-        ensure(not later, f"on_backend: {what}; call with_backend() inside it.", TypeError)
+        problem = f"{getattr(function, '__name__', function)} is a generator or coroutine, which runs after the section"
+        ensure(not later, f"on_backend: {problem}; call with_backend() inside it.", TypeError)
 
         @functools.wraps(function)
         def on_it(*args: Any, **kwargs: Any) -> Any:

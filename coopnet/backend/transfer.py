@@ -63,8 +63,8 @@ def to(tree: Any, backend: Any, precision: str = "auto") -> Any:
     """
     check_choice("to", "precision", precision, ("auto", "half", "single"))
     name = NUMPY if isinstance(backend, str) and backend == NUMPY else require(backend)
-    cure = "called while Dr.Jit records a function or loop; move things before it"
-    ensure(not recording(), f"to: {cure}.", RuntimeError)
+    hint = "called while Dr.Jit records a function or loop; move things before it"
+    ensure(not recording(), f"to: {hint}.", RuntimeError)
     mover = Mover(name, precision)
     try:
         nodes = list(_walk(tree, {}))
@@ -78,8 +78,8 @@ def to(tree: Any, backend: Any, precision: str = "auto") -> Any:
     except (RuntimeError, MemoryError) as error:
         if "out of memory" not in str(error) and not isinstance(error, MemoryError):
             raise
-        cure = "free arrays and call dr.flush_malloc_cache(), or move less at a time"
-        raise BackendError(f"to: no memory left on the {name} backend; {cure}.") from error
+        hint = "free arrays and call dr.flush_malloc_cache(), or move less at a time"
+        raise BackendError(f"to: no memory left on the {name} backend; {hint}.") from error
 
 
 def home(tree: Any, elsewhere: str) -> tuple[str | None, str]:
@@ -91,9 +91,9 @@ def home(tree: Any, elsewhere: str) -> tuple[str | None, str]:
     except RecursionError:
         raise _too_deep() from None
     places = [place for place in map(_place, nodes) if place not in (None, elsewhere)]
-    found = next((place for place in places if place != NUMPY), places[0] if places else None)
-    there = {node.precision for node in nodes if hasattr(node, "precision") and _place(node) == found}
-    return found, there.pop() if len(there) == 1 else "auto"
+    backend = next((place for place in places if place != NUMPY), places[0] if places else None)
+    there = {node.precision for node in nodes if hasattr(node, "precision") and _place(node) == backend}
+    return backend, there.pop() if len(there) == 1 else "auto"
 
 
 def back(tree: Any, place: str, precision: str) -> Any:
@@ -144,11 +144,11 @@ class Mover:
                 for flat in _flats(node.tensor() if _is_texture(node) else node):
                     if dr.is_jit_v(flat) and dr.grad_enabled(flat) and not self.has(flat):
                         tracked.setdefault(_place(flat), {})[flat.index, flat.index_ad] = flat
-        for found in tracked.values():
+        for values in tracked.values():
             moved = backend_copies.differentiable_copies(
-                [*found.values()], [self.twin(type(flat)) for flat in found.values()]
+                [*values.values()], [self.twin(type(flat)) for flat in values.values()]
             )
-            self._crossed |= {key: (flat, new) for (key, flat), new in zip(found.items(), moved, strict=True)}
+            self._crossed |= {key: (flat, new) for (key, flat), new in zip(values.items(), moved, strict=True)}
 
     def moved(self, value: Any) -> Any:
         """``value`` after moving; itself if there was nothing to move."""
@@ -199,26 +199,26 @@ class Mover:
             return type(value)(*new.values()) if hasattr(value, "_fields") else tuple.__new__(type(value), new.values())
         if type(value).__module__.startswith("drjit."):  # a class for each backend
             ensure(self.backend != NUMPY, f"to: NumPy has no {type(value).__name__}.", TypeError)
-            twin = self.twin(type(value))()
+            duplicate = self.twin(type(value))()
         else:
-            twin = copy.copy(value)
+            duplicate = copy.copy(value)
         for key, part in new.items():
             if isinstance(value, (list, dict)):
-                twin[key] = part
+                duplicate[key] = part
             else:
-                object.__setattr__(twin, key, part)  # dataclasses may be frozen
-        return twin
+                object.__setattr__(duplicate, key, part)  # dataclasses may be frozen
+        return duplicate
 
     # ---- arrays ---------------------------------------------------------
 
     def _from_numpy(self, value: np.ndarray) -> Any:
         flat = getattr(namespace(self.backend), _TWINS.get(value.dtype.newbyteorder("=").str[1:], ""), None)
         if flat is None or isinstance(value, np.ma.MaskedArray):
-            what = "a masked NumPy array" if flat is not None else f"a NumPy array of {value.dtype}"
-            raise TypeError(f"to: {what}; Dr.Jit has arrays of bools, integers and floating point numbers.")
+            kind = "a masked NumPy array" if flat is not None else f"a NumPy array of {value.dtype}"
+            raise TypeError(f"to: {kind}; Dr.Jit has arrays of bools, integers and floating point numbers.")
         if value.size >= 2**32:
-            cure = "Dr.Jit's arrays have fewer than 2^32; move parts of it"
-            raise ValueError(f"to: a NumPy array of shape {value.shape} has {value.size} entries; {cure}.")
+            hint = "Dr.Jit's arrays have fewer than 2^32; move parts of it"
+            raise ValueError(f"to: a NumPy array of shape {value.shape} has {value.size} entries; {hint}.")
         plain = np.ascontiguousarray(np.asarray(value), value.dtype.newbyteorder("="))
         array = self._flat(plain.reshape(-1), flat)
         return array if value.ndim < 2 else dr.tensor_t(flat)(array, value.shape)
@@ -272,17 +272,21 @@ class Mover:
 
     def _packing(self, name: str, value: Any) -> tuple[Packing, Packing] | None:
         """How the parameter ``name`` was and is stored in the network, if one was moved, that ``value`` belongs to."""
-        found: list[tuple[Packing, Packing]] = []
+        packings: list[tuple[Packing, Packing]] = []
         for old, new in self._networks:
-            own = old.get(name)
-            if own is not None and dr.width(own.array) == dr.width(value) and _place(own.array) == _place(value):
+            weights = old.get(name)
+            if (
+                weights is not None
+                and dr.width(weights.array) == dr.width(value)
+                and _place(weights.array) == _place(value)
+            ):
                 pair = self._layout(old)[name], self._layout(new)[name]
-                first = found[0] if found else pair
+                first = packings[0] if packings else pair
                 same = all(np.array_equal(a.places, b.places) for a, b in zip(pair, first, strict=True))
                 both = f"several fields have {name!r} of {dr.width(value)} entries, in different layouts"
                 ensure(same, f"to: {both}; move each with its own optimizer and average.")
-                found.append(pair)
-        return found[0] if found else None
+                packings.append(pair)
+        return packings[0] if packings else None
 
     def _layout(self, network: Any) -> dict[str, Packing]:
         """The layout of a network, computed once, when it is needed."""
@@ -301,8 +305,8 @@ class Mover:
                 return value
             if _packed(name):
                 alone = f"{name!r} is in a layout of its backend's, and nothing here says which"
-                cure = "as in to((field, optimizer), ...); arrays that are no packed weights need another name"
-                raise ValueError(f"to: {alone}; move it along with its field, {cure}.")
+                hint = "as in to((field, optimizer), ...); arrays that are no packed weights need another name"
+                raise ValueError(f"to: {alone}; move it along with its field, {hint}.")
             return self._array(dr.detach(value))
         old, new = known
         numbers = dr.detach(value).numpy()
@@ -318,9 +322,9 @@ class Mover:
         if self.backend == NUMPY:
             raise TypeError(f"to: {type(value).__name__} works on Dr.Jit's arrays; NumPy has no place for it.")
         new = copy.copy(value)
-        for name, own in vars(value).items():
+        for name, attribute in vars(value).items():
             if name != "state":
-                setattr(new, name, self._named(own) if isinstance(own, dict) else self.moved(own))
+                setattr(new, name, self._named(attribute) if isinstance(attribute, dict) else self.moved(attribute))
         new.state = {}
         for name, (parameter, promoted, rate, memory) in value.state.items():
             known = self._packing(name, parameter) if dr.depth_v(parameter) == 1 else None

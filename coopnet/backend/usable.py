@@ -93,8 +93,8 @@ def name_of(backend: Any) -> str:
     if not isinstance(backend, dr.JitBackend):
         raise TypeError(f'{what} must be "auto", "llvm", "cuda", a drjit.JitBackend or a Dr.Jit array type.')
     if backend not in (dr.JitBackend.CUDA, dr.JitBackend.LLVM):
-        cure = "use an array type of drjit.llvm.ad or drjit.cuda.ad"
-        raise ValueError(f"{what} belongs to neither LLVM nor CUDA; {cure}.")
+        hint = "use an array type of drjit.llvm.ad or drjit.cuda.ad"
+        raise ValueError(f"{what} belongs to neither LLVM nor CUDA; {hint}.")
     return backend.name.lower()
 
 
@@ -123,19 +123,19 @@ def _llvm_fault() -> str | None:
 
 
 def _cuda_fault() -> str | None:
-    found, cure = core.gpu(), CURE_CUDA
-    if found is None:
+    gpu, hint = core.gpu(), CURE_CUDA
+    if gpu is None:
         why = f"Dr.Jit found no usable GPU ({_driver()})"
-    elif found[0] < MIN_CUDA:
-        why = f"the driver offers CUDA {found[0][0]}.{found[0][1]}"
-    elif found[1] < MIN_COMPUTE:
-        why = f"the GPU has compute capability {found[1] / 10}"
+    elif gpu[0] < MIN_CUDA:
+        why = f"the driver offers CUDA {gpu[0][0]}.{gpu[0][1]}"
+    elif gpu[1] < MIN_COMPUTE:
+        why = f"the GPU has compute capability {gpu[1] / 10}"
     elif not cuda.has_optix():
-        why, cure = "libnvoptix.so.1 cannot be loaded", CURE_OPTIX
+        why, hint = "libnvoptix.so.1 cannot be loaded", CURE_OPTIX
     else:
         return None
     head = "The CUDA backend needs an NVIDIA driver R570 or newer, OptiX and a Turing or newer GPU"
-    return f"{head}; {why}. Cure: {cure}."
+    return f"{head}; {why}. Cure: {hint}."
 
 
 def _driver() -> str:

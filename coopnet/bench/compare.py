@@ -128,13 +128,13 @@ def _row(name: str, mode: str, ways: dict[str, list[float]], errors: dict[str, f
 
 def machine(backend: str) -> dict[str, Any]:
     """Processor, GPU, versions and date, to be printed with all figures."""
-    found = backends.as_json(backends.info())
-    rows = {what: row["finding"] for what, row in found["found"].items() if any(w in what for w in ("LLVM", "GPU"))}
-    versions = {name: version for name, version in found["packages"].items() if version}
+    report = backends.as_json(backends.info())
+    rows = {what: row["finding"] for what, row in report["found"].items() if any(w in what for w in ("LLVM", "GPU"))}
+    versions = {name: version for name, version in report["packages"].items() if version}
     versions = {name: versions[name] for name in ("drjit", "numpy", "torch") if name in versions}
     return {
         "backend": backend, "processor": processor(), "cores": os.cpu_count(), "found": rows,
-        "python": platform.python_version(), "versions": {"coopnet": found["coopnet"]} | versions,
+        "python": platform.python_version(), "versions": {"coopnet": report["coopnet"]} | versions,
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
     }  # fmt: skip
 
@@ -148,9 +148,9 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def format_comparison(found: dict[str, Any]) -> str:
+def format_comparison(comparison: dict[str, Any]) -> str:
     """The result of :func:`compare` as text: a table, the machine, and what its figures mean."""
-    settings, where = found["settings"], found["machine"]
+    settings, where = comparison["settings"], comparison["machine"]
     lines = [f"{settings['network']}; {settings['batch']} samples, {settings['precision']} precision"]
     versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
     gpu = where["found"].get("GPU", "none")
@@ -160,15 +160,15 @@ def format_comparison(found: dict[str, Any]) -> str:
     lines.append(f"{'':<20}{'ms':>9}  {'by coopnet':>10}  {'spread':>7}  {'gradients off by':>16}  measured")
     for mode in MODES:
         lines.append(titles[mode])
-        for row in found["results"]:
+        for row in comparison["results"]:
             if row["mode"] == mode:
                 ratio = f"{row['ratio']:.2f}x" if row["ratio"] else "-"
                 error = "" if row["gradient_error"] is None else f"{row['gradient_error']:.1e}"
                 start = f"  {row['peer']:<18}{row['ms']:>9.3g}  {ratio:>10}  {100 * row['spread']:>5.0f} %"
                 lines.append(f"{start}  {error:>16}  {row['way']}, {row['calls']} calls")
-    for name, why in found["left_out"].items():
+    for name, why in comparison["left_out"].items():
         lines.append(f"  {name}: left out, {why}")
-    unsteady = sorted({r["peer"] for r in found["results"] if r["calls"] < FEW or r["spread"] > WIDE})
+    unsteady = sorted({r["peer"] for r in comparison["results"] if r["calls"] < FEW or r["spread"] > WIDE})
     if unsteady:
         lines += ["", f"Too few calls, or too wide a spread, to rely on: {'; '.join(unsteady)}.", AGAIN]
     lines += [

@@ -158,9 +158,9 @@ class DrJitTensors(DrJitPeer):
             dr.enable_grad(weights)
             loss = dr.square(single(net(x)) - single(t)) * factor
             dr.backward(loss)
-            found = [dr.grad(w) for w in weights]
+            gradients = [dr.grad(w) for w in weights]
             dr.disable_grad(weights)
-            return found
+            return gradients
 
         if mode == "infer":
             return infer, (self.net, self.rows)

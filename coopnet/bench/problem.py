@@ -44,12 +44,12 @@ def gradients(width: int, batch: int, half: bool) -> list[np.ndarray]:
         part = slice(start, start + _CHUNK)
         y = mlp(weights, x[:, part], "relu", dtype=dtype)
         dy = 2 * (y - t[:, part]) * (LOSS_SCALE / (N_OUT * batch))
-        found = mlp_vjp(weights, x[:, part], dy, "relu", dtype=dtype)[2]
-        for a, b in zip(total, found, strict=True):
+        grads = mlp_vjp(weights, x[:, part], dy, "relu", dtype=dtype)[2]
+        for a, b in zip(total, grads, strict=True):
             a += b
     return total
 
 
-def error(found: list[np.ndarray], right: list[np.ndarray]) -> float:
+def error(gradients: list[np.ndarray], exact: list[np.ndarray]) -> float:
     """The largest relative error of a matrix, in the Frobenius norm."""
-    return max(float(np.linalg.norm(a - b) / np.linalg.norm(b)) for a, b in zip(found, right, strict=True))
+    return max(float(np.linalg.norm(a - b) / np.linalg.norm(b)) for a, b in zip(gradients, exact, strict=True))

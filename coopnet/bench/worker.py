@@ -28,7 +28,7 @@ class Runner:
 
     def turn(self, mode: str, seconds: float) -> dict[str, list[float]]:
         """Milliseconds of single calls, by way to call: about ``seconds`` each, and at least one."""
-        found = {}
+        results = {}
         for way, call in self.ways[mode].items():
             if (mode, way) not in self.warm:
                 for _ in range(WARMUP):
@@ -40,8 +40,8 @@ class Runner:
                 start = time.perf_counter()
                 call()
                 times.append(1e3 * (time.perf_counter() - start))
-            found[way] = times
-        return found
+            results[way] = times
+        return results
 
     def gradient_errors(self) -> dict[str, float]:
         """The largest relative error of a weight gradient against NumPy in double precision, by way to call."""

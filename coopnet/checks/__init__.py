@@ -156,16 +156,16 @@ def check_backend(what: str, value: Any, leaf: Any, other: str = "the input") ->
     if dr.backend_v(value) != dr.backend_v(leaf):
         given = f"{type(value).__module__}.{type(value).__name__}"
         name = dr.backend_v(leaf).name
-        cure = f"move it, as in coopnet.to(x, {name.lower()!r})"
-        raise TypeError(f"{what} a {given}, but {other} lives on the {name} backend; {cure}.")
+        hint = f"move it, as in coopnet.to(x, {name.lower()!r})"
+        raise TypeError(f"{what} a {given}, but {other} lives on the {name} backend; {hint}.")
 
 
 def check_same_backend(what: str, a: Any, other: str, b: Any) -> None:
     """Raise ``TypeError``, ``what on the A backend, other on B``, unless ``a`` and ``b`` are of one backend."""
     first, second = dr.backend_v(a), dr.backend_v(b)
     if first != second:
-        cure = f"move one of them, as in coopnet.to(x, {second.name.lower()!r})"
-        raise TypeError(f"{what} on the {first.name} backend{other} on {second.name}; {cure}.")
+        hint = f"move one of them, as in coopnet.to(x, {second.name.lower()!r})"
+        raise TypeError(f"{what} on the {first.name} backend{other} on {second.name}; {hint}.")
 
 
 def check_lanes(where: str, name: str, value: Any, lanes: int, unit: str = "samples") -> None:
@@ -174,8 +174,8 @@ def check_lanes(where: str, name: str, value: Any, lanes: int, unit: str = "samp
     ``unit`` is what the lanes are.
     """
     given = dr.width(value)
-    fits = given and len({given, lanes} - {1}) < 2
-    ensure(fits, f"{where}: {name} has {given} entries for {lanes} {unit}; both must agree, or be 1.")
+    valid = given and len({given, lanes} - {1}) < 2
+    ensure(valid, f"{where}: {name} has {given} entries for {lanes} {unit}; both must agree, or be 1.")
 
 
 def check_mask(where: str, name: str, value: Any, leaf: Any, other: str) -> Any:

@@ -64,11 +64,11 @@ def check_entries(where: str, what: str, shape: tuple[int, ...], itemsize: int =
     if count > MAX_ENTRIES:
         raise ValueError(f"{where}: {numbers} are more than an array can hold, fewer than 2^32.")
     needed = count * itemsize
-    if on_host and (left := _lacking([needed, needed])) is not None:
+    if on_host and (left := _scarcest([needed, needed])) is not None:
         raise NoRoom(f"{where}: {numbers} are more than fit: twice {shown_bytes(needed)}, but {left} are left.")
 
 
-def check_room(where: str, parts: Mapping[str, Sequence[float]], cure: str) -> None:
+def check_room(where: str, parts: Mapping[str, Sequence[float]], hint: str) -> None:
     """Raise :class:`NoRoom` if the host has not enough memory for all ``parts`` at a time.
 
     Args:
@@ -77,12 +77,12 @@ def check_room(where: str, parts: Mapping[str, Sequence[float]], cure: str) -> N
         cure: ends the message.
     """
     total = sum(sum(sizes) for sizes in parts.values())
-    if (left := _lacking([size for sizes in parts.values() for size in sizes])) is not None:
+    if (left := _scarcest([size for sizes in parts.values() for size in sizes])) is not None:
         each = ", ".join(f"{shown_bytes(int(sum(v)))} for {k}" for k, v in parts.items() if sum(v) >= total / 100)
-        raise NoRoom(f"{where} takes {shown_bytes(int(total))} more memory, {each}; but {left} are left. {cure}.")
+        raise NoRoom(f"{where} takes {shown_bytes(int(total))} more memory, {each}; but {left} are left. {hint}.")
 
 
-def _lacking(sizes: Sequence[float]) -> str | None:
+def _scarcest(sizes: Sequence[float]) -> str | None:
     """The free memory, in words, if it is too little for arrays of so many bytes; otherwise ``None``.
 
     Dr.Jit rounds sizes up to powers of two. That takes address space, but no memory, since the rest is never written.
@@ -92,8 +92,8 @@ def _lacking(sizes: Sequence[float]) -> str | None:
     dr.flush_malloc_cache()  # it keeps what was freed
     rounded = sum(1 << max(0, math.ceil(size) - 1).bit_length() for size in sizes)
     short = {k: v for k, v in memory_left().items() if v < (rounded if k == ADDRESSES else sum(sizes))}
-    least = min(short, key=short.__getitem__, default="")
-    return f"{shown_bytes(int(short[least]))} of {least}" if short else None
+    scarcest = min(short, key=short.__getitem__, default="")
+    return f"{shown_bytes(int(short[scarcest]))} of {scarcest}" if short else None
 
 
 #: The limits that :func:`memory_left` reports.
@@ -133,7 +133,7 @@ def _container(root: Path) -> int | None:
     for mount, names in (("sys/fs/cgroup", _CGROUP_2), ("sys/fs/cgroup/memory", _CGROUP_1)):
         for group in _groups(root, names):
             with suppress(OSError, ValueError):  # "max" is no number: no limit
-                left.append(_left(root / mount / group, *names[1:]))
+                left.append(_available(root / mount / group, *names[1:]))
     return min(left, default=None)
 
 
@@ -150,19 +150,19 @@ def _groups(root: Path, names: tuple[str, str, str]) -> list[str]:
     path = ""
     with suppress(OSError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
-            _, controllers, own = (*line.split(":", 2), "", "")[:3]
+            _, controllers, group = (*line.split(":", 2), "", "")[:3]
             if names[0] in controllers.split(","):
-                path = own.strip("/")
+                path = group.strip("/")
     steps = path.split("/")
     return ["/".join(steps[:n]) for n in range(len(steps) + 1)]
 
 
-def _left(folder: Path, limit: str, used: str) -> int:
-    most, taken = (int((folder / name).read_text()) for name in (limit, used))
+def _available(folder: Path, limit: str, used: str) -> int:
+    maximum, in_use = (int((folder / name).read_text()) for name in (limit, used))
     rows = dict(row.split() for row in (folder / "memory.stat").read_text().splitlines())
     # version 1 counts what is in groups below it apart
     cached = (rows.get(f"total_{kind}", rows.get(kind, 0)) for kind in ("inactive_file", "active_file"))
-    return most - taken + sum(map(int, cached))  # files in memory make room
+    return maximum - in_use + sum(map(int, cached))  # files in memory make room
 
 
 def _count(n: int) -> str:

@@ -54,11 +54,11 @@ def parse_view(text: str) -> tuple[float, float]:
     parts = text.split(",")
     try:
         azimuth, elevation = (float(part) for part in parts)
-        fits = math.isfinite(azimuth) and -90 < elevation < 90
+        valid = math.isfinite(azimuth) and -90 < elevation < 90
     except ValueError:
-        fits = False
+        valid = False
     needed = "an azimuth and an elevation between -90 and 90 degrees, such as 30,20, are needed."
-    ensure(fits, f"{text!r}; {needed}", typer.BadParameter)
+    ensure(valid, f"{text!r}; {needed}", typer.BadParameter)
     return azimuth, elevation
 
 
@@ -77,10 +77,10 @@ def check_replaced(path: Path, force: bool, else_: str, others: tuple[str, ...] 
 
     ``else_`` says what else the user can do.
     """
-    found = [repr(str(p)) for p in (path, *(path.with_name(name) for name in others)) if p.is_file()]
-    names = " and ".join(filter(None, (", ".join(found[:-1]), *found[-1:])))
-    there = f"{names} {'are' if len(found) > 1 else 'is'} there already; {else_}, or pass --force to replace"
-    ensure(force or not found, f"{there} {'them' if len(found) > 1 else 'it'}.", FileExistsError)
+    existing = [repr(str(p)) for p in (path, *(path.with_name(name) for name in others)) if p.is_file()]
+    names = " and ".join(filter(None, (", ".join(existing[:-1]), *existing[-1:])))
+    there = f"{names} {'are' if len(existing) > 1 else 'is'} there already; {else_}, or pass --force to replace"
+    ensure(force or not existing, f"{there} {'them' if len(existing) > 1 else 'it'}.", FileExistsError)
 
 
 def prepare_directory(path: Path, names: tuple[str, ...] = ()) -> None:
@@ -93,20 +93,20 @@ def prepare_directory(path: Path, names: tuple[str, ...] = ()) -> None:
         path.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path).close()
     except (FileExistsError, NotADirectoryError) as error:
-        what = "is a file" if isinstance(error, FileExistsError) else "lies below a file"
-        raise OSError(f"{str(path)!r} {what}; a directory is needed for the results.") from None
+        problem = "is a file" if isinstance(error, FileExistsError) else "lies below a file"
+        raise OSError(f"{str(path)!r} {problem}; a directory is needed for the results.") from None
     except OSError as error:
         raise OSError(f"cannot write to the directory {str(path)!r}: {error.strerror}.") from None
 
 
-FORCE = Annotated[bool, typer.Option("--force", help="Replace a checkpoint that is there.")]
+FORCE = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
 SURFACE_VIEW = Annotated[
     Any,
     typer.Option(
         metavar="A,E",
-        help="Azimuth and elevation of the camera around a surface, in degrees; 30,20.",
+        help="Azimuth and elevation of the camera around a surface, in degrees; default 30,20.",
         parser=parse_view,
     ),
 ]  # fmt: skip
-UP = Annotated[Literal["x", "y", "z"] | None, typer.Option(help="Axis of a surface that points up; y.")]
+UP = Annotated[Literal["x", "y", "z"] | None, typer.Option(help="Axis of a surface that points up; default y.")]
 BACKEND = Annotated[Literal["auto", "llvm", "cuda"], typer.Option(help="Where to run.")]

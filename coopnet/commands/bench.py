@@ -15,12 +15,12 @@ def bench(
     backend: args.BACKEND = "auto",
     width: Annotated[int, typer.Option(help="Units per layer.", min=1, max=1024)] = 64,
     batch: Annotated[
-        int | None, typer.Option(help="Samples; 65536 on LLVM and 1048576 on CUDA.", min=1, max=2**24)
+        int | None, typer.Option(help="Samples; default 65536 on LLVM, 1048576 on CUDA.", min=1, max=2**24)
     ] = None,
     seconds: Annotated[
-        float, typer.Option(help="To be spent on timing; compiling comes on top.", callback=args.positive)
+        float, typer.Option(help="Time for measurements, without compiling.", callback=args.positive)
     ] = 40.0,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON, with all figures.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all figures.")] = False,
 ) -> None:
     """Compare coopnet with drjit.nn and, if installed, PyTorch: inference and a training step, in about a minute.
 
@@ -30,5 +30,5 @@ def bench(
     from ..bench import compare, format_comparison
 
     show = sys.stderr.isatty()
-    found = compare(backend, width, batch, seconds, lambda text: print(text, file=sys.stderr) if show else None)
-    print(json.dumps(found, indent=1) if as_json else format_comparison(found))
+    comparison = compare(backend, width, batch, seconds, lambda text: print(text, file=sys.stderr) if show else None)
+    print(json.dumps(comparison, indent=1) if as_json else format_comparison(comparison))

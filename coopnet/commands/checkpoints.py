@@ -1,4 +1,4 @@
-"""Checkpoints as they were saved, whatever is here to run them."""
+"""Checkpoints in the precision in which they were saved, on any machine."""
 
 from __future__ import annotations
 

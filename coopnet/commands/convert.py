@@ -27,12 +27,12 @@ def convert(
         typer.Option("--params", metavar="PARAMS", help="The model's parameters: .npy, or raw numbers (.bin)."),
     ] = None,
     dtype: Annotated[
-        Literal["float16", "float32"] | None, typer.Option(help="Of raw numbers; float16, as in snapshots.")
+        Literal["float16", "float32"] | None, typer.Option(help="Type of raw numbers; default float16.")
     ] = None,
     ignore_unknown: Annotated[
-        bool, typer.Option("--ignore-unknown", help="Warn of keys that are not known here, instead of failing.")
+        bool, typer.Option("--ignore-unknown", help="Warn about unknown keys instead of failing.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Of the initial parameters, without PARAMS.", min=0, max=2**64 - 1)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of initial parameters, without PARAMS.", min=0, max=2**64 - 1)] = 0,
     backend: args.BACKEND = "auto",
     force: args.FORCE = False,
 ) -> None:  # fmt: skip
@@ -74,8 +74,8 @@ def _numbers(path: Path, raw: str | None) -> np.ndarray:
         try:
             return np.load(path, allow_pickle=False)
         except ValueError:  # says more of pickles than of files
-            what = "is no .npy file of numbers, or a damaged one; write one with numpy.save."
-            raise ValueError(f"{str(path)!r} {what}") from None
+            problem = "is no .npy file of numbers, or a damaged one; write one with numpy.save."
+            raise ValueError(f"{str(path)!r} {problem}") from None
     data = path.read_bytes()
     size = np.dtype(raw).itemsize
     ensure(len(data) % size == 0, f"{str(path)!r} has {len(data)} bytes, no multiple of the {size} of a {raw}.")

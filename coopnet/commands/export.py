@@ -22,32 +22,32 @@ def export(
         Literal["slang", "slang-coopvec", "glsl", "wgsl", "c", "numpy", "html"],
         typer.Option(help="The language, or html: a web page."),
     ],
-    name: Annotated[str, typer.Option(help="Of the function and of the files.")] = "field",
+    name: Annotated[str, typer.Option(help="Name of the function and of the files.")] = "field",
     precision: Annotated[
-        Literal["auto", "single", "half"], typer.Option(help="Of the weights; auto: as in the checkpoint.")
+        Literal["auto", "single", "half"], typer.Option(help="Precision of the weights; auto: as in the checkpoint.")
     ] = "auto",
     grids: Annotated[
-        Literal["auto", "single", "half", "uint8"], typer.Option(help="Of the features of grids; auto: as the weights.")
+        Literal["auto", "single", "half", "uint8"], typer.Option(help="Precision of grids; auto: as the weights.")
     ] = "auto",
-    dropout: Annotated[bool, typer.Option("--dropout", help="Give the function a key, and keep the dropouts.")] = False,
+    dropout: Annotated[bool, typer.Option("--dropout", help="Give the function a key that turns dropout on.")] = False,
     derivatives: Annotated[
-        bool, typer.Option("--derivatives", help="Also write a function for the derivatives by position.")
+        bool, typer.Option("--derivatives", help="Also write a function for derivatives with respect to the position.")
     ] = False,
     inline: Annotated[
-        bool | None, typer.Option("--inline/--no-inline", help="Put weights into the source; small ones are.")
+        bool | None, typer.Option("--inline/--no-inline", help="Put weights into the source; default for small ones.")
     ] = None,
-    title: Annotated[str | None, typer.Option(help="Of a web page; the checkpoint's name.")] = None,
+    title: Annotated[str | None, typer.Option(help="Title of a web page; default the checkpoint's name.")] = None,
     region: Annotated[
         Any,
         typer.Option(
-            metavar="L,T,W,H", help="Part of the plane that a web page shows, or a box: six numbers, of two corners.",
+            metavar="L,T,W,H", help="Part of the plane that a web page shows, or six numbers: two corners of a box.",
             parser=args.parse_numbers,
         ),
     ] = None,
     view: args.SURFACE_VIEW = None,
     up: args.UP = None,
     smooth: Annotated[
-        bool, typer.Option("--smooth", help="Normals of a surface on a web page by differences, which hide cells.")
+        bool, typer.Option("--smooth", help="Smooth normals on a web page, by differences that hide a grid's cells.")
     ] = False,
 ) -> None:  # fmt: skip
     """Write a field as a function in another language, and its weights beside it.
@@ -84,9 +84,9 @@ def export(
         has = f"{str(checkpoint)!r} {'is a material' if material else f'has {field.in_features} coordinates'}."
         ensure(field.in_features == 3 or not unused, f"{' and '.join(unused)}: only for surfaces, but {has}", bad)
         azimuth, elevation = view or VIEW
-        shown = region or learned_region(noted if isinstance(noted, dict) else {})
+        area = region or learned_region(noted if isinstance(noted, dict) else {})
         with about_options():
-            options["view"] = View(title or checkpoint.stem, shown, azimuth, elevation, up or "y", smooth)
+            options["view"] = View(title or checkpoint.stem, area, azimuth, elevation, up or "y", smooth)
     else:
         options |= {"name": name, "dropout": dropout, "derivatives": derivatives, "inline": inline}
     with about_options():

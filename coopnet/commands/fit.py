@@ -26,7 +26,7 @@ DEFAULTS: dict[str, tuple] = {
 }  # fmt: skip
 _ENCODING = Annotated[
     Literal["sinusoidal", "triangular", "hashgrid", "identity"],
-    typer.Option(help="Of the coordinates; of meshes hashgrid or identity."),
+    typer.Option(help="Encoding of coordinates; hashgrid or identity for meshes."),
 ]
 
 
@@ -35,10 +35,12 @@ def fit(
         Path,
         typer.Argument(metavar="FILE", help="A picture (PNG, JPEG, TIFF and others) or a mesh (OBJ, PLY, STL)."),
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Where results go; made if missing.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="DIR", help="Folder for results; created if missing.")
+    ],
     backend: args.BACKEND = "auto",
     steps: Annotated[
-        int | None, typer.Option(help="Training steps; 500 for images and 1000 for meshes.", min=1, max=2**31)
+        int | None, typer.Option(help="Training steps; default 500 for images, 1000 for meshes.", min=1, max=2**31)
     ] = None,
     width: Annotated[int, typer.Option(help="Units per layer.", min=1, max=1024)] = 64,
     depth: Annotated[int, typer.Option(help="Hidden layers.", min=1, max=64)] = 2,
@@ -46,24 +48,28 @@ def fit(
     dropout: Annotated[
         float,
         typer.Option(
-            help="Drop probability in [0, 1): for uncertainty, or few or noisy pixels; costs quality with hashgrid.",
+            help="Drop probability in [0, 1), for uncertainty, or few or noisy pixels; costs quality with hashgrid.",
             callback=args.drop_probability,
         ),
     ] = 0.0,
     pixels: Annotated[
         float | None,
         typer.Option(
-            metavar="FRACTION", help="Of an image's pixels to train on, in (0, 1]; 0.2.", callback=args.fraction
+            metavar="FRACTION",
+            help="Fraction of the pixels to train on, in (0, 1]; default 0.2.",
+            callback=args.fraction,
         ),
     ] = None,
     points: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Points whose distance to the mesh is taken; 262144.", min=1000, max=2**24),
+        typer.Option(
+            metavar="N", help="Number of points with a known distance to the mesh; default 262144.", min=1000, max=2**24
+        ),
     ] = None,
     batch: Annotated[int, typer.Option(help="Pixels or points per step.", min=1, max=2**24)] = 16384,
     lr: Annotated[float, typer.Option(help="Learning rate at the start.", callback=args.positive)] = 5e-3,
-    seed: Annotated[int, typer.Option(help="Of everything random.", min=0, max=2**64 - 1)] = 0,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in DIR.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers.", min=0, max=2**64 - 1)] = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the checkpoint in DIR.")] = False,
     force: args.FORCE = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
 ) -> None:
@@ -71,15 +77,15 @@ def fit(
 
     Of an image, writes reconstruction.png, comparison.png, loss.png and field.safetensors to DIR; transparent pixels
     are laid over white. Of a mesh, writes picture.png, loss.png and field.safetensors; needs coopnet[mesh]. Ctrl-C
-    keeps a checkpoint to --resume from. Files that are there are named, and replaced with --force only.
+    keeps a checkpoint to --resume from. Existing files are replaced with --force only.
     """
     ensure(not (resume and force), "--resume goes on from a checkpoint, and --force replaces it.", typer.BadParameter)
     mesh = source.suffix.lower() in MESHES
-    other, kind, own = ("pixels", "a mesh", "--points") if mesh else ("points", "an image", "--pixels")
+    other, kind, option = ("pixels", "a mesh", "--points") if mesh else ("points", "an image", "--pixels")
     waves = f"{str(source)!r} is a mesh, and --encoding {encoding} repeats itself; hashgrid or identity is needed."
     ensure(not mesh or encoding in ("hashgrid", "identity"), waves, typer.BadParameter)
     given = {"steps": steps, "pixels": pixels, "points": points}
-    unused = f"--{other} is not for {kind}; {own} is."
+    unused = f"--{other} is not for {kind}; {option} is."
     ensure(given[other] is None, f"{str(source)!r} is {kind}, and {unused}", typer.BadParameter)
     chosen: dict[str, Any] = {name: DEFAULTS[name][mesh] if value is None else value for name, value in given.items()}
     del chosen[other]
@@ -90,8 +96,8 @@ def fit(
     run = {"resume": resume, "progress": not quiet and sys.stderr.isatty()}
     if not resume:
         checkpoint, pictures = output / "field.safetensors", MESH_PICTURES if mesh else IMAGE_PICTURES
-        cure = "--resume its training, choose another --output" if checkpoint.is_file() else "choose another --output"
-        args.check_replaced(checkpoint, force, cure, pictures)
+        hint = "--resume its training, choose another --output" if checkpoint.is_file() else "choose another --output"
+        args.check_replaced(checkpoint, force, hint, pictures)
     (_fit_mesh if mesh else _fit_image)(source, output, chosen, settings, run)
 
 
@@ -113,8 +119,8 @@ def _fit_image(source: Path, output: Path, chosen: dict, settings: dict, run: di
             values = images.load(source)
         except ValueError as error:
             known = ", ".join(suffix[1:].upper() for suffix in MESHES)
-            cure = f"; meshes are those with the suffix of {known}" if "not an image" in str(error) else ""
-            raise ValueError(f"{str(error).rstrip('.')}{cure}.") from None
+            hint = f"; meshes are those with the suffix of {known}" if "not an image" in str(error) else ""
+            raise ValueError(f"{str(error).rstrip('.')}{hint}.") from None
     height, columns, channels = values.shape
     ensure(height * columns > 1, f"{str(source)!r} has a single pixel; at least 2 are needed.")
     _prepare(output, IMAGE_PICTURES, run["resume"])
@@ -129,7 +135,7 @@ def _fit_image(source: Path, output: Path, chosen: dict, settings: dict, run: di
     print(f"PSNR on training pixels: {result.psnr_training:.2f} dB")
     held_out = "none were held out" if result.psnr_held_out is None else f"{result.psnr_held_out:.2f} dB"
     print(f"PSNR on held-out pixels: {held_out}")
-    _wrote(result.files)
+    _print_files(result.files)
 
 
 def _fit_mesh(source: Path, output: Path, chosen: dict, settings: dict, run: dict) -> None:
@@ -151,15 +157,15 @@ def _fit_mesh(source: Path, output: Path, chosen: dict, settings: dict, run: dic
     print(f"mean error of the distance: {result.error_near:.2e} of the longest side near the surface, ", end="")
     print(f"{result.error_space:.2e} in the cube")
     print(f"inside and outside told apart: {100 * result.signs:.2f} % of held-out points")
-    _wrote(result.files)
+    _print_files(result.files)
 
 
 def _ended(training: FitResult, files: Mapping[str, Path], source: Path, output: Path, settings: dict) -> None:
     """Say how the training ended; raises if it did not reach its end."""
     if training.stopped == "diverged":
-        what = training.message.split(". ")[0].removeprefix("fit: ")
-        cure = f"a smaller --lr than {settings['lr']:g} usually helps"
-        raise ValueError(f"{what}; {cure}. Nothing was drawn or written since.")
+        message = training.message.split(". ")[0].removeprefix("fit: ")
+        hint = f"a smaller --lr than {settings['lr']:g} usually helps"
+        raise ValueError(f"{message}; {hint}. Nothing was drawn or written since.")
     if training.stopped == "interrupt":
         written = "no checkpoint was written"
         if files["field"].exists():
@@ -172,6 +178,6 @@ def _ended(training: FitResult, files: Mapping[str, Path], source: Path, output:
     print(f"{training.steps} steps in {training.seconds:.1f} s, final loss {training.losses[-1]:.3g}")
 
 
-def _wrote(files: Mapping[str, Path]) -> None:
+def _print_files(files: Mapping[str, Path]) -> None:
     for path in files.values():
         print(f"wrote {path}")

@@ -23,19 +23,19 @@ def info(
     checkpoint: Annotated[
         Path | None, typer.Argument(metavar="FIELD", help="A checkpoint to describe instead of the machine.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON, to be attached to a bug report.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for bug reports.")] = False,
 ) -> None:  # fmt: skip
-    """Show what is here: Dr.Jit, LLVM, CUDA, packages, and what mends what is missing.
+    """Show which Dr.Jit, LLVM, CUDA and packages were found, and how to install what is missing.
 
-    Without FIELD the exit code is 0 whatever is missing: finding out is what the command is for. With it, the field of
-    the checkpoint is described: its SHA-256, of which exported sources show the first 32 digits, what it learned and
-    for how long, which versions wrote it, and its layers with their sizes.
+    Without FIELD the exit code is always 0, even if something is missing. With FIELD, describes the field of the
+    checkpoint: its SHA-256, of which exported sources show the first 32 digits, what it learned and for how long,
+    which versions wrote it, and its layers with their sizes.
     """
     if checkpoint is not None:
         with about(checkpoint):
-            found, report = _described(checkpoint)
-        found |= {"layers": [asdict(layer) for layer in report.layers]} if as_json else {}
-        print(json.dumps(found, indent=1) if as_json else f"{_shown(found)}\n\n{report}")
+            description, report = _described(checkpoint)
+        description |= {"layers": [asdict(layer) for layer in report.layers]} if as_json else {}
+        print(json.dumps(description, indent=1) if as_json else f"{_formatted(description)}\n\n{report}")
         return
     rows = backends.info()
     print(json.dumps(backends.as_json(rows), indent=1) if as_json else backends.format_info(rows))
@@ -47,7 +47,7 @@ def _described(checkpoint: Path) -> tuple[dict[str, Any], Report]:
 
     field, contents = as_saved(checkpoint), read(checkpoint)
     losses = contents.tensors.get("train.losses")
-    found = {
+    description = {
         "sha256": fingerprint(field),
         "coordinates": field.in_features,
         **({} if field.bounds is None else {"bounds": field.bounds}),
@@ -57,19 +57,19 @@ def _described(checkpoint: Path) -> tuple[dict[str, Any], Report]:
         "parameters": sum(math.prod(p.shape) for p in parameters(field)),
         "dropout": "yes" if has_dropout(field) else "no",
         **({} if losses is None else {"steps": len(losses)}),
-        "metadata": {name: noted for name, noted in contents.metadata.items() if name != "training"},  # fit's own
+        "metadata": {name: values for name, values in contents.metadata.items() if name != "training"},  # fit's own
         "versions": versions(checkpoint),
     }
-    return found, field.report()
+    return description, field.report()
 
 
-def _shown(found: dict[str, Any]) -> str:
+def _formatted(description: dict[str, Any]) -> str:
     """The same for a terminal: a line for each fact."""
-    facts = {name: value for name, value in found.items() if name not in ("metadata", "versions")}
-    for group, noted in found["metadata"].items():
-        pairs = noted.items() if isinstance(noted, dict) else [("", noted)]
+    facts = {name: value for name, value in description.items() if name not in ("metadata", "versions")}
+    for group, values in description["metadata"].items():
+        pairs = values.items() if isinstance(values, dict) else [("", values)]
         facts[group] = ", ".join(f"{name} {_short(value)}".strip() for name, value in pairs)
-    facts["written by"] = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+    facts["written by"] = ", ".join(f"{name} {version}" for name, version in description["versions"].items())
     return "\n".join(f"{name:<12} {value}" for name, value in facts.items())
 
 

@@ -19,7 +19,7 @@ VIEW = (30.0, 20.0)
 
 def render(
     checkpoint: Annotated[
-        Path, typer.Argument(metavar="CHECKPOINT", help="field.safetensors of coopnet fit or convert.")
+        Path, typer.Argument(metavar="CHECKPOINT", help="A checkpoint, such as field.safetensors of coopnet fit.")
     ],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The picture to write.")],
     size: Annotated[Any, typer.Option(metavar="WxH", help="Its size in pixels.", parser=args.parse_size)],
@@ -27,7 +27,7 @@ def render(
         int | None,
         typer.Option(metavar="K", help="Average K dropout masks; also writes uncertainty.png.", min=2, max=2**24),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the masks.", min=0, max=2**64 - 1)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the masks.", min=0, max=2**64 - 1)] = 0,
     view: args.SURFACE_VIEW = None,
     up: args.UP = None,
     backend: args.BACKEND = "auto",
@@ -44,8 +44,8 @@ def render(
     from ..image import files
     from ..io import read
 
-    what = f"--output is {str(output)!r}; its suffix must be that of an image format, such as .png."
-    ensure(output.suffix.lower() in files.writable_formats(), what, typer.BadParameter)
+    problem = f"--output is {str(output)!r}; its suffix must be that of an image format, such as .png."
+    ensure(output.suffix.lower() in files.writable_formats(), problem, typer.BadParameter)
     ensure(not output.is_dir(), f"{str(output)!r} is a directory; the name of a picture is needed.")
     name = backends.require(backend)
     with about(checkpoint):
@@ -60,8 +60,8 @@ def render(
         wrong = value is not None and (option == "--mc-samples") == surface
         ensure(not wrong, f"{str(checkpoint)!r} is the field of {kind}, and {option} is for {of}.", typer.BadParameter)
     if mc_samples and not draws(field):
-        what = "has no dropout, so all evaluations are equal and --mc-samples has no meaning"
-        raise ValueError(f"{str(checkpoint)!r} {what}; fit with --dropout, or render without --mc-samples.")
+        problem = "has no dropout, so all evaluations are equal and --mc-samples has no meaning"
+        raise ValueError(f"{str(checkpoint)!r} {problem}; fit with --dropout, or render without --mc-samples.")
     args.prepare_directory(output.parent)
     width, height = size
     deviation = None

@@ -19,25 +19,25 @@ SIDE = 256  #: of the map, if neither --size nor the checkpoint says its size
 
 def uncertainty(
     checkpoint: Annotated[
-        Path, typer.Argument(metavar="FIELD", help="The checkpoint of an image: of coopnet fit, or of cn.save.")
+        Path, typer.Argument(metavar="FIELD", help="The checkpoint of an image, by coopnet fit or cn.save.")
     ],
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="The PNG to write; FIELD's name with _uncertainty.png."),
+        typer.Option("-o", "--output", metavar="FILE", help="The PNG; default FIELD's name with _uncertainty.png."),
     ] = None,
     method: Annotated[
         Literal["auto", "dropout", "std"],
-        typer.Option(help="Draw masks, or take the deviation of a posterior or an ensemble; auto: std if it has one."),
+        typer.Option(help="Dropout masks, or std of a posterior or ensemble; auto: std if there is one."),
     ] = "auto",
     size: Annotated[
         Any,
         typer.Option(
-            metavar="WxH", help="Its size in pixels; that of the learned image, or 256x256.", parser=args.parse_size
+            metavar="WxH", help="Size in pixels; default the learned image's, or 256x256.", parser=args.parse_size
         ),
     ] = None,
-    mc_samples: Annotated[int, typer.Option(metavar="K", help="Dropout masks.", min=2, max=2**24)] = 64,
-    seed: Annotated[int, typer.Option(help="Of the masks.", min=0, max=2**64 - 1)] = 0,
-    force: Annotated[bool, typer.Option("--force", help="Replace a picture that is there.")] = False,
+    mc_samples: Annotated[int, typer.Option(metavar="K", help="Number of dropout masks.", min=2, max=2**24)] = 64,
+    seed: Annotated[int, typer.Option(help="Seed of the masks.", min=0, max=2**64 - 1)] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing picture.")] = False,
     backend: args.BACKEND = "auto",
 ) -> None:  # fmt: skip
     """Draw the map of what a checkpoint is unsure of: the standard deviation of its colours, over the image.
@@ -49,8 +49,8 @@ def uncertainty(
     from ..image import plots
 
     output = output or checkpoint.with_name(f"{checkpoint.stem}_uncertainty.png")
-    what = f"--output is {str(output)!r}; its suffix must be .png."
-    ensure(output.suffix.lower() == ".png", what, typer.BadParameter)
+    problem = f"--output is {str(output)!r}; its suffix must be .png."
+    ensure(output.suffix.lower() == ".png", problem, typer.BadParameter)
     ensure(not output.is_dir(), f"{str(output)!r} is a directory; the name of a picture is needed.")
     args.check_replaced(output, force, "choose another --output")
     name = backends.require(backend)
@@ -82,8 +82,8 @@ def _check_method(checkpoint: Path, field: Any, method: str, masks: bool) -> Non
         "dropout": "has no dropout, and --method dropout needs some",
         "std": "is neither a posterior nor an ensemble, and --method std needs one",
     }[method]
-    cure = "fit with --dropout, or save the field that cn.laplace or cn.ensemble makes"
-    raise typer.BadParameter(f"{str(checkpoint)!r} {has}; {cure}.")
+    hint = "fit with --dropout, or save the field that cn.laplace or cn.ensemble makes"
+    raise typer.BadParameter(f"{str(checkpoint)!r} {has}; {hint}.")
 
 
 def _learned_size(noted: dict[str, Any]) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Activations that are kept for the backward pass: the inputs of all matrices in the forward pass."""
+"""Activations that are kept for the backward pass: the inputs of all matrices."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from .row_vectors import PACKET, Rows, RowVector, columns, spilled
 class ActivationCache:
     """The inputs of the matrices of ``ops``, in rows in memory.
 
-    On GPUs, long vectors end a kernel, because the vectors of one layer fill the registers. On CPUs, so do vectors of
-    layers that are products between kernels. The next kernel reads what the last one wrote.
+    On GPUs, a kernel ends where a vector is long, because the vectors of one layer fill the registers. On CPUs, it ends
+    before layers that are products between kernels. The next kernel reads what the last one wrote.
 
     Args:
         plan, ops: the network; :attr:`ops` are the same with multipliers between kernels, where the network is wide.
@@ -49,9 +49,7 @@ class ActivationCache:
     def make(
         cls, plan: Plan, ops: Sequence[Op], xs: Sequence[Any], key: Key | None, brief: bool = False
     ) -> ActivationCache | None:  # fmt: skip
-        """A cache for ``ops`` at ``xs``, or ``None`` if there is not enough memory; for a ``brief`` one of a chunk
-        there is.
-        """
+        """A cache for ``ops`` at ``xs``, or ``None`` if memory is short; ``brief`` ones, for chunks, have no limit."""
         leaf = type(xs[0])
         samples, itemsize = max(dr.width(v) for v in xs), dr.itemsize_v(spilled(leaf))
         numbers, unneeded = sum(inputs(op, itemsize) for op in affine(ops)), []
@@ -68,7 +66,7 @@ class ActivationCache:
 
     @classmethod
     def occupied(cls) -> int:
-        """Bytes of all caches: a function may evaluate networks often before any of them is differentiated."""
+        """Bytes of all caches: a function may evaluate many networks before it differentiates any."""
         return sum(cache.size for cache in cls._all)
 
     @property
@@ -81,7 +79,7 @@ class ActivationCache:
         return self.kernel_per_layer or op.multiplier.between_kernels
 
     def fill(self, plan: Plan, xs: list, key: Key | None) -> None:
-        """Evaluate the ops, to keep the inputs of their matrices."""
+        """Evaluate the ops, and keep the inputs of their matrices."""
         plan.evaluate(self.ops, xs, key, self.write)
         dr.eval([vector.rows.numbers for vector in self._kept])
 
@@ -96,7 +94,7 @@ class ActivationCache:
                 rows, overflow = self._finite(vector.rows, overflow)
                 written.append(rows)
                 continue
-            # Which lanes will have a gradient is not known yet: numbers stored for the others must be finite.
+            # It is not known yet which lanes will have a gradient, so numbers stored for the others must be finite.
             components = list(op.fill(vector))
             finite = [dr.select(dr.isfinite(v), v, 0) for v in components]
             written.append(Rows(finite if multiplier is not None else with_bias(op, finite, i == 0), self.samples))
@@ -117,7 +115,7 @@ class ActivationCache:
         return result
 
     def vector(self, rows: Rows, leaf: type, count: int, product: Rows | None = None) -> RowVector:
-        """The vector of so many components in ``rows``."""
+        """The vector of ``count`` components in ``rows``."""
         return RowVector(rows, count, leaf, not (self.bundled or self.kernel_per_layer), product)
 
     def ones(self, like: Rows) -> Rows:
@@ -139,11 +137,11 @@ class ActivationCache:
         return rows.of(dr.select(finite, rows.numbers, 0)), overflow
 
     def marked(self, values: Sequence[Any]) -> list[Any]:
-        """``values``, one for each sample, or NaN where an intermediate number was not finite."""
+        """``values``, one for each sample, but NaN where an intermediate number was not finite."""
         return list(values) if self._overflow is None else [v + self._overflow for v in values]
 
     def filled(self, y: Sequence[Any]) -> list[Any]:
-        """The outputs ``y``, or NaN where an intermediate number was not finite, when everything has been written."""
+        """The outputs ``y``, but NaN where an intermediate number was not finite. Call it after all was written."""
         result = self.marked(y)
         sample = batch_sample(result, self.samples)
         dr.eval([vector.rows.numbers for vector in self._kept], result, sample)
@@ -156,7 +154,7 @@ class ActivationCache:
         return lambda op, x: [next(kept) for _ in x]
 
 
-# ---- How much memory ---------------------------------------------------------------------------------------
+# ---- Memory ------------------------------------------------------------------------------------------------
 
 
 def with_bias(op: Affine, x: Sequence[Any], biased: bool) -> list[Any]:
@@ -182,12 +180,12 @@ def outputs_per_sample(ops: Sequence[Op]) -> int:
 
 
 def chunk_size(ops: Sequence[Op], samples: int, itemsize: int, vectors: int = 1) -> int:
-    """Samples that are spilled at a time, where each sends ``vectors`` vectors through the ops."""
+    """Samples that are spilled at a time, each with ``vectors`` vectors."""
     piece = limits.PIECE_SAMPLES
-    most = max(piece, limits.KEPT_BYTES // (vectors * bytes_per_sample(ops, itemsize)) // piece * piece)
-    if samples <= most:
+    limit = max(piece, limits.KEPT_BYTES // (vectors * bytes_per_sample(ops, itemsize)) // piece * piece)
+    if samples <= limit:
         return samples
-    chunks = -(-samples // most)
+    chunks = -(-samples // limit)
     return -(-samples // (chunks * piece)) * piece
 
 

@@ -55,7 +55,7 @@ class Affine(Op):
         return drnn.CoopVec([*x, *[x.type(0)] * missing]) if missing else x
 
     def product(self, x: Any, biased: bool = True) -> Any:
-        """``A x``, and ``b`` added if ``biased``: derivatives do without."""
+        """``A x``, plus ``b`` if ``biased``; derivatives are without."""
         return self.multiplier.product(self, x, biased)
 
     def evaluate(self, x: Bundle, key: Key | None, store: Store | None = None) -> Record:
@@ -63,8 +63,8 @@ class Affine(Op):
         return Record(self, x, [self.product(vector, i == 0) for i, vector in enumerate(x)])
 
     def pullback(self, record: Record, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
-        seen = [visit(self, d, x, i == 0) for i, (d, x) in enumerate(zip(dy, record.x, strict=True))]
-        dy = [d if s is None else s for d, s in zip(dy, seen, strict=True)]
+        visited = [visit(self, d, x, i == 0) for i, (d, x) in enumerate(zip(dy, record.x, strict=True))]
+        dy = [d if s is None else s for d, s in zip(dy, visited, strict=True)]
         return [self.multiplier.transposed(self, d, len(record.x[0])) for d in dy] if wanted else None
 
     def jvp(self, record: Record, moving: Affine, dx: Bundle, key: Key | None) -> Bundle:

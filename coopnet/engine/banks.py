@@ -54,9 +54,9 @@ def banks_for(samples: int, most: int | None = None, share: int | None = None) -
 
 
 def banks_in_scope(samples: int, vectors: int = 1, most: int | None = None) -> int:
-    """Number of banks for a batch inside a symbolic loop, where each sample sends ``vectors`` through the network.
+    """Number of banks for a batch inside a symbolic loop, with so many ``vectors`` for each sample.
 
-    All are traced, so that fewer are better.
+    All of them are traced, so fewer are better.
     """
     count = banks_for(samples * vectors * limits.LOOP_TURNS, most, limits.ONE_BANK_SAMPLES)
     return min(count, -(-samples // WARP))
@@ -120,7 +120,7 @@ class BankOp(NetworkOp):
 
         def back(xs: list, dys: list, key_args: list) -> list:
             key = bank_key(key_args)
-            # masked lanes are evaluated at 0: times a gradient of 0, NaN would be NaN
+            # masked lanes are evaluated at 0, since NaN times a gradient of 0 would be NaN
             xs = only(self.live(dys), xs)
             xs = with_room(xs, matrices(ops), in_use(ops, self.plan.vectors))
             tape = self.plan.evaluate(ops, xs, key)
@@ -169,7 +169,7 @@ class ScopeBankOp(BankOp):
     """
 
     def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None, later: list) -> list:  # type: ignore[override]
-        # On LLVM one accumulator is enough, and reaching several would cost more than the network.
+        # On LLVM one accumulator is enough, and selecting one of several would cost more than the network.
         self.spread = plan.situation.cuda or forced_path() == "banks"
         if not self.spread:
             return super().eval(plan, buffers, xs, key)
@@ -259,7 +259,7 @@ class Banks:
         self.zeros = [dr.select(lane == 0xFFFFFFFF, leaf(k + 1), leaf(0)) for k in range(count)]
 
     def open(self) -> None:
-        """Have the banks begin at zero; :attr:`zeros` may have been evaluated with other arrays before."""
+        """Set the banks to zero; :attr:`zeros` may have been evaluated with other arrays before."""
         if self.zeros:
             dr.eval(self.zeros)
         for bank in self.banks[: len(self.zeros)]:
@@ -300,12 +300,12 @@ class Banks:
 
     def side_by_side(self) -> Any:
         """The banks' gradients one after the other, each in the layout of the packed buffer."""
-        place = dr.arange(dr.uint32_array_t(self.leaf), self.width)
+        entry = dr.arange(dr.uint32_array_t(self.leaf), self.width)
         result = dr.empty(self.leaf, len(self.banks) * self.width)
         gradients = [dr.grad(bank) for bank in self.banks]
         for k, gradient in enumerate(gradients):
-            value = dr.gather(self.leaf, gradient, place)
-            dr.scatter(result, value, place + k * self.width, mode=dr.ReduceMode.Permute)
+            value = dr.gather(self.leaf, gradient, entry)
+            dr.scatter(result, value, entry + k * self.width, mode=dr.ReduceMode.Permute)
         if self.biased:
             dr.eval(result)
         for source, target in self._bias_places():

@@ -1,4 +1,4 @@
-"""Ops that act on every component by itself: activations, dropout, and both as one."""
+"""Ops that act on every component separately: activations, dropout, and both as one."""
 
 from __future__ import annotations
 

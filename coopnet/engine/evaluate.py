@@ -52,8 +52,8 @@ def evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
 
 def _evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
     s = situation_of(ops, x)
-    if len(x) > 1 and len(x) - 1 > (most := _tangents(s, len(x[0]))):
-        return _in_parts(ops, x, key, most, s)
+    if len(x) > 1 and len(x) - 1 > (limit := _tangents(s, len(x[0]))):
+        return _in_parts(ops, x, key, limit, s)
     x = varying(_widened(x, s.samples))
     way, _ = choose(GRADIENTS if s.weights else EVALUATION, s)
     if way == "kernel" and not s.inputs:

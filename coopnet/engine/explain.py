@@ -1,4 +1,4 @@
-"""What the engine will do with a batch, in words and numbers."""
+"""How the engine will compute a weight gradient, in words and numbers."""
 
 from __future__ import annotations
 

@@ -70,10 +70,10 @@ class ExternalProducts:
         sums = Sums()
         for (name, p), product in zip(self.entries, products, strict=True):
             sums.add(name, p, product)
-        left = sums.buffers()
+        summed = sums.buffers()
         return {
             name: flat + type(flat)(sums.gradient(name, dr.detach(self.parameters[name].array)))
-            if name in left
+            if name in summed
             else flat
             for name, flat in gradients.items()
         }

@@ -23,7 +23,7 @@ class InnerLoss:
 
     Args:
         ops: the network, as it is going to be evaluated.
-        function: ``function(outputs, inputs) -> losses``, of each sample by itself. It is traced inside a call, so it
+        function: ``function(outputs, inputs) -> losses``, of each sample separately. It is traced inside a call, so it
             may refer to no other arrays.
         inputs: arrays with an entry per sample, or one: targets, and further arguments of the function.
     """
@@ -68,6 +68,6 @@ loss_inside = Context("inner loss")
 
 
 def inner_loss(ops: Sequence[Op]) -> InnerLoss | None:
-    """That of the innermost context, if it is about ``ops``."""
+    """The loss of the innermost context, if it is about ``ops``."""
     loss = loss_inside.get()
     return loss if loss is not None and loss.ops is ops else None

@@ -1,7 +1,7 @@
-"""Every measured constant of the engine: its unit, what it limits, and the benchmark that it was measured with.
+"""Every measured constant of the engine: its unit, what it limits, and the benchmark that measured it.
 
-Those that decide between ways are compared in :mod:`.strategies` alone. The others limit how much is
-done at a time. They are read from this module at every use, so that tests can set them.
+Constants that decide between ways are compared in :mod:`.strategies` alone. The others limit how much is done at a
+time. They are read from this module at every use, so that tests can set them.
 """
 
 from __future__ import annotations
@@ -15,99 +15,98 @@ T = TypeVar("T")
 
 
 def by_lanes(entries: Mapping[int, T], lanes: int) -> T:
-    """The entry for a CPU whose vectors have so many ``lanes``: that of the widest vectors no wider than those."""
+    """The entry for a CPU whose vectors have so many ``lanes``: the one with the largest key up to ``lanes``."""
     return entries[max((n for n in entries if n <= lanes), default=min(entries))]
 
 
 # ---- Wide layers on CPUs: products between kernels (benchmarks/networks.py) --------------------------------------
 
-#: Components, by the lanes that a CPU stores at a time: the narrower side of a network's largest matrix from which on
-#: its layers are products between kernels. First where all functions are linear in pieces, then where others are, which
-#: take time on vectors that do not fit into registers. Those for 8 lanes are from benchmarks/own_steps.py on a Zen 4.
+#: Components, by the lanes that a CPU stores at a time. Layers are products between kernels if the narrower side of the
+#: network's largest matrix has at least so many: first for piecewise linear activations, then for others, which are
+#: slow on vectors that exceed the registers. Those for 8 lanes are from benchmarks/own_steps.py on a Zen 4.
 WIDE_TRAINED = {8: (48, 48), 16: (160, 96)}
-#: The same where no gradient of weights is wanted.
+#: The same if weights need no gradient.
 WIDE_EVALUATED = {8: (96, 64), 16: (160, 96)}
-#: Components from which on a layer of such a network is worth a product of its own.
+#: Fewest components of a layer for which such a product pays.
 WIDE_LAYER = 32
-#: Samples from which on several kernels in place of one are worth their launches.
+#: Fewest samples for which several kernels instead of one pay.
 WIDE_SAMPLES = 1 << 11
-#: Bytes of vectors in memory at a time where no gradient is wanted.
+#: Bytes of vectors in memory at a time if no gradient is needed.
 WIDE_BYTES = 1 << 28
 
 # ---- Products in kernels on CPUs (benchmarks/networks.py) --------------------------------------------------------
 
-#: Bytes of a line of the first cache, and sets in it.
+#: Bytes of a line of the first-level cache, and its sets.
 CACHE_LINE_BYTES, CACHE_SETS = 64, 64
-#: By the lanes of a CPU's vectors: sets of the first cache that a column of a matrix shares from which on blocks of
-#: rows are faster, and rows of such a block at most. Outputs of 16 lanes need twice the room of those of 8.
+#: By the lanes of a CPU's vectors. Blocks of rows are faster if a column of the matrix shares at most so many sets of
+#: the first-level cache; and the most rows of a block. Outputs of 16 lanes take twice the memory of those of 8.
 ROW_BLOCKS = {8: (4, 32), 16: (16, 40)}
-#: Lanes of vectors from which on matrices in blocks of rows are faster than panels.
+#: Fewest lanes for which blocks of rows are faster than panels.
 WIDE_LANES = 16
-#: Bytes beyond which a matrix is copied to panels: those of a first cache.
+#: Larger matrices are copied to panels: bytes of a first-level cache.
 PANELS_BYTES = 48 << 10
-#: Rows of a matrix in panels at least, and of a panel at most.
+#: Fewest rows of a matrix in panels, and most rows of a panel.
 PANELS_ROWS, PANEL_ROWS = 16, 64
-#: By the lanes of a CPU's vectors: multiplications of a sample's vectors, there and back, up to which the entries of
-#: matrices stand in the code of a recorded function one by one. 3,000 compile in a second, and three times as many in
-#: 20. With 8 lanes, code is twice as long for each multiplication, and more than 1,000 gain nothing.
+#: By the lanes of a CPU's vectors: most multiplications for a sample, forward and back, in a network whose matrices are
+#: unrolled in recorded functions. 3,000 compile in a second, and three times as many in 20. With 8 lanes, the code for
+#: a multiplication is twice as long, and more than 1,000 gain nothing.
 UNROLLED = {8: 1000, 16: 3000}
-#: Samples from which on that pays.
+#: Fewest samples for which that pays.
 UNROLLED_SAMPLES = 1 << 11
-#: By the lanes of a CPU's vectors: outputs at a time that are summed up in registers.
+#: By the lanes of a CPU's vectors: outputs that are summed in registers at a time.
 UNROLLED_ROWS = {8: 12, 16: 16}
-#: Samples from which on evaluating a network is worth copying its matrices.
+#: Fewest samples for which copying a network's matrices pays.
 COPIES_SAMPLES = 512
 
 # ---- Kernels on GPUs (benchmarks/training_steps.py, benchmarks/derivatives.py) ------------------------------------
 
-#: Components of a vector beyond which Dr.Jit gives a GPU's threads all registers, and one vector fills most of them.
+#: For longer vectors, Dr.Jit gives a GPU's threads all registers, and one vector fills most of them.
 LONG_VECTOR = registers.LONG
-#: Components of vectors beyond which a kernel that goes forward and back at once is slower than two, and takes minutes
-#: to compile.
+#: For longer vectors, one kernel for forward and backward pass is slower than two, and takes minutes to compile.
 FORWARD_AND_BACK = 96
-#: Components of vectors up to which outer products compile in a second or two.
+#: Longest vectors whose outer products compile in a second or two.
 OUTER_PRODUCTS = 32
-#: Samples, in all runs of a function, up to which compiling outer products takes longer than they would save: without
-#: dropout, and with it, whose masks are compiled once more with each of them.
+#: Samples in all runs of a function together: with fewer, compiling outer products takes longer than they save. First
+#: without dropout, then with it, because masks are compiled again with each outer product.
 COMPILED_SAMPLES, COMPILED_SAMPLES_MASKED = 1 << 32, 1 << 34
-#: Samples that take as long to store and to read back as calling a library takes.
+#: Storing and reading so many samples takes as long as calling a library.
 LIBRARY_CALL_SAMPLES = 1 << 19
-#: Samples from which on several kernels in place of one are worth their launches.
+#: Fewest samples for which several kernels instead of one pay.
 LAUNCHES_SAMPLES = 1 << 16
 
 # ---- Gradient banks (benchmarks/outer_products.py, benchmarks/scopes.py) ------------------------------------------
 
-#: Samples up to which one bank is enough, and tracing more outside ``dr.freeze`` costs more than they save.
+#: Up to so many samples, one bank is enough. Beyond, tracing banks outside ``dr.freeze`` costs more than they save.
 ONE_BANK_SAMPLES = 1024
-#: Samples that share a bank in batches of up to ``BANK_SAMPLES * BANKS_SMALL``: the fewer, the fewer threads wait for
-#: an address (benchmarks/whole_jobs.py), and the errors of several banks average out.
+#: Samples per bank in batches of up to ``BANK_SAMPLES * BANKS_SMALL``. With fewer, fewer threads wait for an address
+#: (benchmarks/whole_jobs.py), and the errors of several banks average out.
 BANK_SAMPLES, BANKS_SMALL = 256, 128
-#: Samples that share a bank in larger batches, where there are enough banks for that anyway.
+#: Samples per bank in larger batches, which have enough banks for that anyway.
 BANK_SAMPLES_LARGE = 4096
-#: Banks at most: beyond, tracing them costs more than they save.
+#: Most banks: tracing more costs more than they save.
 BANKS = 512
-#: Banks at most where each turn of a loop is differentiated by itself, so that turns share them.
+#: Most banks in loops whose iterations are differentiated separately, and share the banks.
 BANKS_TURNS = 1024
-#: Turns that a symbolic loop is taken to have: its gradients add up, and their number is unknown while tracing.
+#: Assumed iterations of a symbolic loop, whose gradients add up: their number is unknown while tracing.
 LOOP_TURNS = 8
-#: Sets of banks that uses of a network in one loop take in turns: sums get shorter, and nothing more is traced.
+#: Sets of banks, which uses of a network in a loop take in turns: sums get shorter, and no more code is traced.
 BANK_SETS = 2
-#: Samples beyond which half-precision sums in the one buffer of the built-in way may stall.
+#: With more samples, half-precision sums in the one buffer of the built-in way may stall.
 STALL_SAMPLES = 1 << 15
 
 # ---- Products over samples (benchmarks/products.py) ---------------------------------------------------------------
 
-#: Bytes of activations that are kept for the backward pass, and of those that are spilled at a time.
+#: Most bytes of activations that are kept for the backward pass, or spilled at a time.
 KEPT_BYTES = 2 << 30
-#: Samples that one partial product sums over. One long sum would drift: equal increments all round the same way.
+#: Samples of a partial product. One long sum would drift, because equal increments all round the same way.
 PIECE_SAMPLES = 1024
-#: Multiplications in all products of a network for which a frozen step is cut in two around a library's products.
+#: Fewest multiplications in all products of a network for which a frozen step is cut in two around a library's call.
 CUT_MULTIPLICATIONS = 1 << 26
-#: Samples that BLAS sums up in single precision at a time, and tensor cores.
+#: Samples that BLAS, and tensor cores, sum in single precision at a time.
 BLAS_SAMPLES, TENSOR_CORE_SAMPLES = 2048, 1 << 13
-#: Multiplications of a slice below which another thread is not worth starting.
+#: Fewest multiplications for which another thread pays.
 SLICE_MULTIPLICATIONS = 1 << 23
-#: Bytes of slices' products beyond which layers are multiplied one after the other.
+#: With more bytes of partial products, layers are multiplied one after the other.
 SLICES_BYTES = 1 << 28
-#: Products with fewer columns take as long as with this number: BLAS copies the other matrix first in any case.
+#: Products with fewer columns take as long as with so many, because BLAS copies the other matrix first.
 BLAS_COLUMNS = 16

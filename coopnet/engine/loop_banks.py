@@ -1,6 +1,6 @@
 """Banks for gradients that ``dr.backward`` computes inside a symbolic loop: summed when a context is left.
 
-After a loop that differentiates each iteration by itself (path replay, online losses) no code of the engine runs that
+After a loop that differentiates each iteration separately (path replay, online losses) no code of the engine runs that
 could sum the banks. They are summed where the context :func:`collecting` is left.
 """
 

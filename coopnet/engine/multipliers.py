@@ -129,10 +129,10 @@ def with_copies(ops: Sequence[Op], back: bool = False, inputs: bool = True) -> S
         return op.multiplied(Copies(_copy(op.weights, False), _copy(op.weights, True) if transposed else None))
 
     result = [op.map(copied) for op in ops]
-    made = [copy for op in affine(result) for copy in (op.multiplier.forth, op.multiplier.back) if copy is not None]
-    if not made:
+    copies = [copy for op in affine(result) for copy in (op.multiplier.forth, op.multiplier.back) if copy is not None]
+    if not copies:
         return ops
-    dr.eval([part.buffer for parts, _ in made for part in parts])
+    dr.eval([part.buffer for parts, _ in copies for part in parts])
     return result
 
 
@@ -148,7 +148,7 @@ def between_kernels(ops: Sequence[Op]) -> list[Op]:
 
 
 def _copy(view: Any, transposed: bool) -> tuple[list, bool] | None:
-    """Blocks of rows of a copy of the matrix, or of its transpose, and whether their columns stand as rows."""
+    """Blocks of rows of a copy of the matrix, or of its transpose, and whether they are stored transposed."""
     matrix = described(view, transposed, copies=True)
     way = way_of(matrix)
     if way == "panels":
@@ -168,7 +168,7 @@ def described(view: Any, transposed: bool, copies: bool = False) -> Matrix:
 
 
 def _by_parts(parts: Sequence[Any], x: Any, bias: Any, turned: bool) -> drnn.CoopVec:
-    """``M x + b`` from blocks of rows of ``M``, each a view, ``turned`` if its columns stand as rows."""
+    """``M x + b`` from blocks of rows of ``M``, each a view, ``turned`` if it is stored transposed."""
     components: list[Any] = []
     for part in parts:
         start, rows = len(components), part.shape[turned]
@@ -239,7 +239,7 @@ class BetweenKernels(Multiplier):
             self.bias = single(dr.gather(type(buffer), op.bias.buffer, views.places(op.bias, row), row < m))
 
     def takes(self, vector: Any) -> bool:
-        """Can an input vector be multiplied in its place?"""
+        """Can an input vector be multiplied in place?"""
         return isinstance(vector, RowVector) and (len(vector), vector.rows.columns) == (self.inputs, self.columns)
 
     def takes_cotangent(self, vector: Any) -> bool:

@@ -56,17 +56,17 @@ class Tape:
 
 # Plain classes, not dataclasses: Dr.Jit would take those apart as PyTrees.
 class Op:
-    """What the engine can do with a layer; the functions of the same names do it with a list of them."""
+    """A layer as the engine sees it. Functions of the same names take a list of ops."""
 
     #: Does it multiply by a matrix?
     affine = False
     #: Does it take :class:`~.row_vectors.RowVector`?
     takes_rows = False
-    #: Is it dropout, or does it have some?
+    #: Does it contain dropout?
     dropout = False
     #: Is it piecewise linear, so that no derivative is infinite?
     piecewise_linear = False
-    #: The lists of ops among which a vector is shared, if it is an op that has such.
+    #: The lists of ops inside, if it is a branch.
     bodies: Sequence[Sequence[Op]] = ()
 
     def needs_only_output(self, leaf: Any, key: Key | None, vectors: int) -> bool:
@@ -91,7 +91,7 @@ class Op:
 #: bias was added, and may return the cotangent to continue with. It is called at once: if cotangents were written
 #: later, all of them would be kept in registers.
 Visit = Callable[[Any, Any, Any, bool], Any]
-#: ``store(op, x)`` sees the bundle that goes into every affine op, and returns it or what is to be used instead.
+#: ``store(op, x)`` sees the input bundle of every affine op, and returns it or a replacement.
 Store = Callable[[Any, Bundle], Bundle]
 
 # ---- Lists of ops ------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def jvp(tape: Tape, moving: Sequence[Op], dx: Bundle, key: Key | None) -> Bundle
 
 
 def simple(ops: Sequence[Op]) -> list[Any]:
-    """All ops but branches, for which those of their bodies stand, in a fixed order."""
+    """All ops in a fixed order; branches are replaced by the ops of their bodies."""
     result: list[Any] = []
     for op in ops:
         if op.bodies:

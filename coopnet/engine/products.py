@@ -1,4 +1,4 @@
-"""Weight gradients as products over the sample axis, by whatever multiplies fastest in the situation."""
+"""Weight gradients as products over the sample axis, by the library that is fastest in the situation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Product:
         self.op, self.cotangent, self.activation, self.of = op, cotangent, activation, of
 
     def numbers(self) -> tuple[Any, Any]:
-        """Those of the operands."""
+        """The operands' numbers."""
         return self.cotangent.numbers, self.activation.numbers
 
     def unpack(self, product: Any, total: Any) -> None:
@@ -104,10 +104,10 @@ def who_multiplies(backend: dr.JitBackend, outside: bool = False) -> str:
 
 
 def multiply(pairs: Sequence[tuple[Rows, Rows]]) -> list[Any]:
-    """For each pair the sum over samples of the outer products of their rows, in single precision.
+    """For each pair, the sum over samples of the outer products of their rows, in single precision.
 
-    The result is one matrix, or several behind each other whose sum is meant. :class:`Sums` adds them up, preferably in
-    a frozen function.
+    A result is one matrix, or several partial ones after each other, which :class:`Sums` adds up, preferably in a
+    frozen function.
     """
     if not pairs:
         return []
@@ -130,7 +130,7 @@ def _by_cublas(pairs: Sequence[tuple[Rows, Rows]]) -> list[Any]:
 
 
 def _sum(parts: Any, size: int) -> Any:
-    """The sum of matrices of ``size`` entries behind one another."""
+    """The sum of matrices of ``size`` entries, stored one after the other."""
     count = dr.width(parts) // size
     if count == 1:
         return parts
@@ -149,7 +149,7 @@ def _by_blas(pairs: Sequence[tuple[Rows, Rows]]) -> list[Any]:
     return results
 
 
-#: Who multiplies, by the name of :data:`~.strategies.MULTIPLIERS`.
+#: Who multiplies, by the names in :data:`~.strategies.MULTIPLIERS`.
 _BY = {"Dr.Jit": _by_drjit, "cuBLAS": _by_cublas, "BLAS": _by_blas}
 
 
@@ -176,7 +176,7 @@ def blas(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
         few = sum(work) < limits.SLICE_MULTIPLICATIONS
         parts = [_product(*task) for task in tasks] if few else parallel(lambda i: _product(*tasks[i]), len(tasks))
     rest = iter(parts)
-    # in this order, whichever is done first
+    # in a fixed order
     return [functools.reduce(np.add, itertools.islice(rest, count)) for count in slices]
 
 
@@ -184,7 +184,7 @@ def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """``a.T @ b`` in pieces that are added up in double precision."""
     out = np.empty((a.shape[1], b.shape[1]), a.dtype)
     total = np.zeros(out.shape, np.float64)
-    with np.errstate(all="ignore"):  # infinities and NaN are for the caller to find
+    with np.errstate(all="ignore"):  # the caller looks for infinities and NaN
         for start in range(0, len(a), limits.BLAS_SAMPLES):
             rows = slice(start, start + limits.BLAS_SAMPLES)
             # with out=, NumPy calls BLAS without the interpreter's lock; and unlike its products with vectors, those of

@@ -53,13 +53,13 @@ class Rows:
         return [leaf(row[i]) for i in range(count)]
 
     def of(self, numbers: Any, columns: int | None = None) -> Rows:
-        """A matrix of as many rows, and of as many or so many ``columns``, with these ``numbers``."""
+        """A matrix like this with other ``numbers``, and maybe another number of ``columns``."""
         other = copy.copy(self)
         other.numbers, other.columns = numbers, columns or self.columns
         return other
 
     def take(self) -> Any:
-        """The numbers, which are not kept here."""
+        """The numbers, which are removed from here."""
         numbers, self.numbers = self.numbers, None
         return numbers
 
@@ -99,11 +99,11 @@ class RowVector:
         return drnn.CoopVec(list(self))
 
     def numbers(self) -> drnn.CoopVec:
-        """All of them, as the only component of a vector."""
+        """All numbers, as the only component of a vector."""
         return drnn.CoopVec([self.rows.numbers])
 
     def of(self, numbers: drnn.CoopVec) -> RowVector:
-        """Another vector in rows like this one's, given as :meth:`numbers` gives them."""
+        """A vector like this with other ``numbers``, as :meth:`numbers` returns them."""
         return RowVector(self.rows.of(next(iter(numbers))), self.count, self.type, True)
 
     def slope(self, times: Callable[[drnn.CoopVec], drnn.CoopVec]) -> RowVector:

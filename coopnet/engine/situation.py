@@ -1,4 +1,4 @@
-"""What a choice between ways may look at: a network, and a frozen record of where and how it is evaluated."""
+"""Everything that a choice between ways may depend on: the network, and where and how it is evaluated."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .ops import Op, affine, buffers, simple
 
 
 class Network:
-    """What a choice may know of a list of ops; each fact is computed when it is asked for."""
+    """Facts about a list of ops, computed when they are needed."""
 
     def __init__(self, ops: Sequence[Op]):
         self.ops = ops
@@ -46,12 +46,12 @@ class Network:
 
     @property
     def large(self) -> bool:
-        """Is there a matrix that a CPU's first cache does not hold in single precision?"""
+        """Does a matrix exceed a CPU's first-level cache in single precision?"""
         return any(4 * math.prod(shape) > limits.PANELS_BYTES for shape in self.shapes)
 
     @property
     def multiplications(self) -> int:
-        """Of a vector with all matrices."""
+        """Multiplications of a vector with all matrices."""
         return sum(map(math.prod, self.shapes))
 
     @property
@@ -65,7 +65,7 @@ class Network:
 
     @property
     def branches(self) -> bool:
-        """Do vectors go several ways?"""
+        """Are there branches?"""
         return any(op.bodies for op in self.ops)
 
     @property
@@ -117,12 +117,12 @@ class Situation(NamedTuple):
 
     @property
     def terms(self) -> int:
-        """Outer products that the gradient of each matrix is the sum of."""
+        """Number of outer products in the gradient of each matrix."""
         return self.samples * self.vectors
 
     @property
     def outside(self) -> bool:
-        """Will the caller multiply? Only where there is so much to do that calling another function pays."""
+        """Will the caller multiply? Only if there is enough to do that calling another function pays."""
         return self.caller and self.terms * self.network.multiplications >= limits.CUT_MULTIPLICATIONS
 
     @property

@@ -67,7 +67,7 @@ class SpillOp(NetworkOp):
         return dxs, gradients
 
     def stored(self, xs: list, key: Key | None) -> ActivationCache | None:
-        """What goes into the matrices, if it is to be written before the way back."""
+        """The inputs of matrices, if they are written before the backward pass."""
         return None
 
     def _whole(self, dys: list, samples: int, cache: ActivationCache | None) -> tuple[list[Product], list]:
@@ -92,7 +92,7 @@ class SpillOp(NetworkOp):
         dxs = [dr.empty(type(v), samples) for v in xs] if self.plan.wants_x else []
         for part, key in chunks(dr.uint32_array_t(leaf), samples, chunk, self.key):
             x = [part.part(v) for v in xs]
-            dy = [dr.select(part.inside, part.part(v), leaf(0)) for v in dys]  # none of samples that are repeated
+            dy = [dr.select(part.inside, part.part(v), leaf(0)) for v in dys]  # none for repeated samples
             if (cache := self.stored(x, key)) is not None:
                 products, dx = back_from(cache, self.plan, x, dy, key)
             else:
@@ -109,7 +109,7 @@ class SpillOp(NetworkOp):
 def back_from(
     cache: ActivationCache, plan: Plan, xs: list, dys: list, key: Key | None
 ) -> tuple[list[Product], list]:  # fmt: skip
-    """The way back from what is kept: evaluated operands of the products, and the gradient of the input."""
+    """The backward pass from a cache: evaluated operands of the products, and the gradient of the input."""
     if all(v.state == dr.VarState.Literal for v in dys):
         # Beside what is read from rows the kernel needs an input with an entry for each sample: without, frozen
         # functions guess how many lanes to replay it with.

@@ -1,6 +1,6 @@
 r"""Several fields of one architecture in one kernel: each lane has the parameters of its own.
 
-The parameters of the fields stand side by side in one array. Within :func:`stacking`, a network that is evaluated reads
+The parameters of the fields are side by side in one array. Within :func:`stacking`, a network that is evaluated reads
 those of its lane's field: through ``dr.switch``, whose callables trace to the same code and differ only in the buffers
 that they capture, so that Dr.Jit compiles one (as for :mod:`.banks`, of which each field has one here). The lanes of a
 warp must have one field: a GPU adds all of its outer products to the matrix of one lane. Tables and grids are offset
@@ -98,5 +98,5 @@ class StackOp(BankOp):
 def _parts(buffer: Any, count: int) -> list:
     """The ``count`` parts of a flat array, each an array of its own."""
     size = dr.width(buffer) // count
-    place = dr.arange(dr.uint32_array_t(type(buffer)), size)
-    return [dr.gather(type(buffer), dr.detach(buffer), place + k * size) for k in range(count)]
+    entry = dr.arange(dr.uint32_array_t(type(buffer)), size)
+    return [dr.gather(type(buffer), dr.detach(buffer), entry + k * size) for k in range(count)]

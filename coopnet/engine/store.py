@@ -2,7 +2,7 @@
 
 GPUs take it where all of a network's vectors do not fit into the registers of one kernel that goes forward and back.
 CPUs take it where layers are wide: their products are formed between kernels (:class:`~.multipliers.BetweenKernels`).
-Functions between two such layers act on the numbers where they stand in memory (:class:`~.row_vectors.RowVector`).
+Functions between two such layers act on the numbers in place (:class:`~.row_vectors.RowVector`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class StoreOp(SpillOp):
 
 
 def slopes(plan: Plan, x: Any, key: Key | None) -> tuple[Any, list] | None:
-    """The output of a network and the gradient of its only component by the input, or ``None`` if memory lacks."""
+    """The output of a network and the gradient of its only component by the input, or ``None`` if memory is short."""
     xs = flat([x])
     cache = ActivationCache.make(plan, plan.ops, xs, key)
     if cache is None:
@@ -74,9 +74,9 @@ def evaluate_between_kernels(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
     xs, samples = flat(x), plan.situation.samples
     shapes = [op.weights.shape for op in affine(ops) if op.multiplier.between_kernels]
     size, piece = sum(4 * (columns(n, 4) + columns(m, 4)) for m, n in shapes), limits.PIECE_SAMPLES
-    most = max(piece, limits.WIDE_BYTES // (len(x) * size) // piece * piece)
+    limit = max(piece, limits.WIDE_BYTES // (len(x) * size) // piece * piece)
     sample = batch_sample(xs, samples)
-    if samples <= most:
+    if samples <= limit:
         dr.schedule(sample)  # for the first kernel: the others read rows, whose number is a constant of the recording
         y = plan.evaluate(ops, xs, key, _ending_kernels(samples)).flat()
         dr.eval(y)
@@ -84,8 +84,8 @@ def evaluate_between_kernels(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
         return plan.split(y)
     dr.eval(xs, sample)
     y = []
-    for chunk, part in chunks(dr.uint32_array_t(x[0].type), samples, most, key):
-        outputs = plan.evaluate(ops, [chunk.part(v) for v in xs], part, _ending_kernels(most)).flat()
+    for chunk, part in chunks(dr.uint32_array_t(x[0].type), samples, limit, key):
+        outputs = plan.evaluate(ops, [chunk.part(v) for v in xs], part, _ending_kernels(limit)).flat()
         y = y or [dr.empty(type(v), samples) for v in outputs]
         chunk.put(y, outputs)
         dr.eval(y)

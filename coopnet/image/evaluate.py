@@ -69,8 +69,8 @@ def render(field: NeuralField, width: int, height: int, region: Region | None = 
     >>> image.render(field, width=6, height=4).shape
     (4, 6, 3)
     """
-    shown = region or region_of(field, width, height)
-    return _draw(field, width, height, lambda index: [field(pixels(index, width, height, shown))])[0]
+    area = region or region_of(field, width, height)
+    return _draw(field, width, height, lambda index: [field(pixels(index, width, height, area))])[0]
 
 
 def render_mc(
@@ -85,10 +85,10 @@ def render_mc(
     >>> mean.shape, deviation.shape
     ((4, 6, 3), (4, 6, 3))
     """
-    seed_word, shown = dr.opaque(arrays(field).UInt64, seed), region or region_of(field, width, height)
+    seed_word, area = dr.opaque(arrays(field).UInt64, seed), region or region_of(field, width, height)
 
     def draw(index: Any) -> list:
-        return list(mc_dropout(field, pixels(index, width, height, shown), Key(seed_word, index), samples))
+        return list(mc_dropout(field, pixels(index, width, height, area), Key(seed_word, index), samples))
 
     mean, deviation = _draw(field, width, height, draw)
     return mean, deviation
@@ -96,8 +96,8 @@ def render_mc(
 
 def render_std(field: NeuralField, width: int, height: int, region: Region | None = None) -> np.ndarray:
     """The deviation ``field.std(p)`` of a posterior or an ensemble, as a picture like that of :func:`render`."""
-    shown = region or region_of(field, width, height)
-    return _draw(field, width, height, lambda index: [std(field, pixels(index, width, height, shown))])[0]
+    area = region or region_of(field, width, height)
+    return _draw(field, width, height, lambda index: [std(field, pixels(index, width, height, area))])[0]
 
 
 def _draw(field: NeuralField, width: int, height: int, draw: Any) -> list[np.ndarray]:

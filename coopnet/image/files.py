@@ -65,8 +65,8 @@ def _check_room(path: Path, image: Any) -> None:
     width, height = image.size
     count, channels = width * height, max(3, len(image.getbands()))
     parts = {"its pixels": [count * channels] * 3, "their values": [4.0 * count * 3]}  # read, converted and copied
-    what = f"{str(path)!r} is a picture of {width} x {height} pixels; reading it"
-    check_room(what, parts, "A picture of fewer pixels takes less")
+    subject = f"{str(path)!r} is a picture of {width} x {height} pixels; reading it"
+    check_room(subject, parts, "A picture of fewer pixels takes less")
 
 
 def _srgb(image: Any) -> Any:

@@ -22,8 +22,8 @@ _DIGESTS = {"pixels": "image", "mesh": "mesh"}
 def check_packages(where: str) -> None:
     """Raise ``ImportError`` if checkpoints cannot be written, before the training rather than after it."""
     if importlib.util.find_spec("safetensors") is None:
-        cure = "checkpoints need the package safetensors; run pip install 'coopnet[cli]'."
-        raise ImportError(f"{where}: {cure}", name="safetensors")
+        hint = "checkpoints need the package safetensors; run pip install 'coopnet[cli]'."
+        raise ImportError(f"{where}: {hint}", name="safetensors")
 
 
 def make_folder(directory: str | Path, metadata: dict[str, Any], resume: bool) -> Path:
@@ -78,6 +78,6 @@ def check_same_run(checkpoint: Path, metadata: dict[str, Any]) -> None:
         ensure(isinstance(given, dict), f"cannot resume {str(checkpoint)!r}: it was not written by coopnet fit.")
         for name, value in wanted.items():
             if given.get(name) != value:
-                what = f"its {name} is {given.get(name)!r}, not {value!r}"
-                what = f"it is of another {_DIGESTS[name]}, not this one" if name in _DIGESTS else what
-                raise ValueError(f"cannot resume {str(checkpoint)!r}: {what}.")
+                problem = f"its {name} is {given.get(name)!r}, not {value!r}"
+                problem = f"it is of another {_DIGESTS[name]}, not this one" if name in _DIGESTS else problem
+                raise ValueError(f"cannot resume {str(checkpoint)!r}: {problem}.")

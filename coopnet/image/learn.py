@@ -215,8 +215,8 @@ def _check_room(width: int, height: int, channels: int) -> None:
         "the picture that is drawn": [4 * count * channels, count * channels],
         "its errors": [4 * count, 4 * count],
     }
-    what = f"fit_image: the picture has {width} x {height} pixels; learning it"
-    check_room(what, parts, "A picture of fewer pixels takes less")
+    subject = f"fit_image: the picture has {width} x {height} pixels; learning it"
+    check_room(subject, parts, "A picture of fewer pixels takes less")
 
 
 @contextmanager
@@ -225,9 +225,9 @@ def _about_picture(width: int, height: int) -> Iterator[None]:
     try:
         yield
     except NoRoom as error:
-        what = f"fit_image: the picture has {width} x {height} pixels, which makes a large field. {error}"
-        cure = "A picture of fewer pixels makes a smaller one, and so does another encoding than hashgrid."
-        raise NoRoom(f"{what} {cure}") from None
+        problem = f"fit_image: the picture has {width} x {height} pixels, which makes a large field. {error}"
+        hint = "A picture of fewer pixels makes a smaller one, and so does another encoding than hashgrid."
+        raise NoRoom(f"{problem} {hint}") from None
 
 
 def load_image_field(path: str | Path, backend: str = "auto") -> tuple[NeuralField, dict[str, Any]]:
@@ -247,8 +247,8 @@ def load_image_field(path: str | Path, backend: str = "auto") -> tuple[NeuralFie
 def _check(image: Any, fraction: Any, batch: Any, lr: Any, steps: Any) -> None:
     array = isinstance(image, np.ndarray)
     kind = f"of shape {image.shape}" if array else f"a {type(image).__name__}"
-    fits = array and image.ndim == 3 and image.shape[2] in (1, 3)
-    ensure(fits, f"fit_image: image is {kind}; an array (height, width, 1 or 3) is needed.")
+    valid = array and image.ndim == 3 and image.shape[2] in (1, 3)
+    ensure(valid, f"fit_image: image is {kind}; an array (height, width, 1 or 3) is needed.")
     count = image.shape[0] * image.shape[1]
     ensure(count > 1, "fit_image: the image has no pixel or a single one; at least 2 are needed.")
     ensure(count < 2**32, "fit_image: the image has 2^32 pixels or more.")
@@ -257,7 +257,7 @@ def _check(image: Any, fraction: Any, batch: Any, lr: Any, steps: Any) -> None:
     # NaN goes through both, and neither makes another array of the size
     finite = floating and np.isfinite(np.min(image)) and np.isfinite(np.max(image))
     ensure(finite, f"fit_image: image is {kind}; floating point values in [0, 1] are needed.")
-    for name, value, most in (("batch", batch, 2**24), ("steps", steps, 2**32 - 1)):
-        check(is_int(whole(value), 1, most), "fit_image", name, value, f"an int in [1, {most}]")
+    for name, value, maximum in (("batch", batch, 2**24), ("steps", steps, 2**32 - 1)):
+        check(is_int(whole(value), 1, maximum), "fit_image", name, value, f"an int in [1, {maximum}]")
     check_above("fit_image", "lr", lr)
     check(is_number(fraction) and 0 < fraction <= 1, "fit_image", "fraction", fraction, "a number in (0, 1]")

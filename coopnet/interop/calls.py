@@ -40,33 +40,35 @@ class Calls:
         import torch
 
         if torch._C._current_graph_task_id() != -1:
-            return self._again(x) if self._matter else step.clone()
+            return self._repeated(x) if self._matter else step.clone()
         # a tensor, so that Python does not wait for the GPU, and a copy, for the backward pass
         number = step.clone()
         step += 1
         if self._matter and _repeatable():
-            for known in [k for k in self._known if k.used]:
-                self._known.remove(known)
+            for call in [k for k in self._known if k.used]:
+                self._known.remove(call)
             self._known.append(_Known(_fingerprint(x), number))
         return number
 
     def over(self, number: torch.Tensor | None) -> None:
         """The call of this ``number`` has been differentiated."""
-        for known in [k for k in self._known if k.number is number]:
-            known.used = True
+        for call in [k for k in self._known if k.number is number]:
+            call.used = True
 
-    def _again(self, x: torch.Tensor) -> torch.Tensor:
+    def _repeated(self, x: torch.Tensor) -> torch.Tensor:
         import torch
 
-        own, device = _fingerprint(x), x.device
+        fingerprint, device = _fingerprint(x), x.device
         prints = [k.fingerprint.to(device) for k in self._known]
-        same = (torch.stack(prints) == own).tolist() if prints else []
+        same = (torch.stack(prints) == fingerprint).tolist() if prints else []
         calls = [k for k, equal in zip(self._known, same, strict=True) if equal]
         calls = [k for k in calls if not k.used] or calls
-        what = f"{len(calls)} calls" if calls else "no call"
-        known = f"torch.Module: dropouts are computed again on the way back, as by torch.utils.checkpoint, but {what}"
+        count = f"{len(calls)} calls" if calls else "no call"
+        problem = (
+            f"torch.Module: dropouts are computed again on the way back, as by torch.utils.checkpoint, but {count}"
+        )
         advice = "give each call a key of its own, module(x, coopnet.Key(seed, step=i))"
-        ensure(len(calls) == 1, f"{known} had this input, so that their masks are not known; {advice}.", RuntimeError)
+        ensure(len(calls) == 1, f"{problem} had this input, so that their masks are not known; {advice}.", RuntimeError)
         calls[0].used = True
         return calls[0].number
 

@@ -58,7 +58,7 @@ class Point(NamedTuple):
 
 
 class Place(NamedTuple):
-    """The parameters in an entry of the field's mapping, by name, row by row and one behind the other.
+    """The parameters in an entry of the field's mapping, by name, row by row and one after the other.
 
     ``places`` are the positions of their numbers among the ``size`` numbers of the entry; ``None`` if they are in
     order.
@@ -72,9 +72,9 @@ class Place(NamedTuple):
 class Program:
     """The functions of ``field``, a built one, whose own parameters are removed: they are arguments of every call.
 
-    Rows are flat arrays of single precision, sample after sample. ``wants`` says which gradients to return: that of the
-    coordinates first, then that of each entry of the mapping; others are ``None``. All functions are recorded by
-    ``dr.freeze``, once for every number of samples. They must be called within :meth:`alone`.
+    Rows are flat arrays of single precision, sample after sample. ``needs_grad`` says which gradients to return: that
+    of the coordinates first, then those of the entries of the mapping. The others are ``None``. All functions are
+    recorded by ``dr.freeze``, once for every number of samples. They must be called within :meth:`alone`.
     """
 
     def __init__(self, field: NeuralField):
@@ -99,23 +99,25 @@ class Program:
         """The outputs, in rows; of half precision if the field's are."""
         return self._value(self, self._hidden, tuple(at))
 
-    def pullback(self, at: Point, dy: Any, wants: Sequence[bool]) -> list[Any]:
+    def pullback(self, at: Point, dy: Any, needs_grad: Sequence[bool]) -> list[Any]:
         r"""Gradients of :math:`\sum_n \langle \mathrm{dy}_n, f(x_n) \rangle`; ``dy`` has rows like the outputs."""
-        return self._pull(at, dy, None, wants)[1:]
+        return self._pull(at, dy, None, needs_grad)[1:]
 
-    def pullback_of_derivative(self, at: Point, dy: Any, v: Any, wants: Sequence[bool]) -> list[Any]:
+    def pullback_of_derivative(self, at: Point, dy: Any, v: Any, needs_grad: Sequence[bool]) -> list[Any]:
         r"""The derivatives :math:`J(x_n) v_n`, in rows, and gradients of :math:`\sum_n \langle \mathrm{dy}_n, J(x_n)
         v_n \rangle`: what the pullback of a pullback needs. ``v`` has rows like ``x``.
 
         Raises ``TypeError`` for a layer without a rule for derivatives.
         """
-        return self._pull(at, dy, v, wants)
+        return self._pull(at, dy, v, needs_grad)
 
-    def _pull(self, at: Point, dy: Any, v: Any, wants: Sequence[bool]) -> list[Any]:
-        moved, dx, gradients, operands, left = self._pulled(self, self._hidden, tuple(at), dy, v, tuple(wants))
-        if left is not None:
-            gradients = self._finished(self, self._hidden, gradients, left.multiply(operands), left)
-        return [moved, dx, *(gradients.get(name) for name in self.types)]
+    def _pull(self, at: Point, dy: Any, v: Any, needs_grad: Sequence[bool]) -> list[Any]:
+        tangent, dx, gradients, operands, external = self._pulled(
+            self, self._hidden, tuple(at), dy, v, tuple(needs_grad)
+        )
+        if external is not None:
+            gradients = self._finished(self, self._hidden, gradients, external.multiply(operands), external)
+        return [tangent, dx, *(gradients.get(name) for name in self.types)]
 
     @staticmethod
     @contextmanager
@@ -137,39 +139,41 @@ class Program:
     # ---- as they are recorded -----------------------------------------------
 
     def trace_value(self, at: Point) -> Any:
-        at = self._own(at)
+        at = self._owned(at)
         with self._given(at):
             return _rows(self.field(_columns(at.x, at.samples, self.field.in_features), _key(at)), at.samples)
 
-    def trace_pullback(self, at: Point, dy: Any, v: Any, wants: tuple[bool, ...]) -> tuple[Any, ...]:
-        at = self._own(at)
-        left = ExternalProducts.where_faster(self.field)
+    def trace_pullback(self, at: Point, dy: Any, v: Any, needs_grad: tuple[bool, ...]) -> tuple[Any, ...]:
+        at = self._owned(at)
+        external = ExternalProducts.where_faster(self.field)
         xs, key = _columns(at.x, at.samples, self.field.in_features), _key(at)
-        wanted = {name: p for name, p, wants_p in zip(self.types, at.parameters, wants[1:], strict=True) if wants_p}
+        parameters = {
+            name: p for name, p, needed in zip(self.types, at.parameters, needs_grad[1:], strict=True) if needed
+        }
         with dr.resume_grad():
-            dr.enable_grad(wanted, xs if wants[0] else [])
-            with leaving(left), self._given(at):
+            dr.enable_grad(parameters, xs if needs_grad[0] else [])
+            with leaving(external), self._given(at):
                 if v is None:
                     y = self.field(xs, key)
                 else:
                     y = self.field.jvp(xs, _columns(v, at.samples, len(xs)), key)[1]
-                if left is not None:
-                    left.open = True
+                if external is not None:
+                    external.open = True
                 dr.set_grad(y, type(y)([type(y[0])(c) for c in _columns(dy, at.samples, len(y))]))
                 dr.enqueue(dr.ADMode.Backward, y)
                 dr.traverse(dr.ADMode.Backward)
-                moved = None if v is None else _rows(dr.detach(y), at.samples)
-                dx = _rows(nested([dr.grad(c) for c in xs]), at.samples) if wants[0] else None
-                gradients = {name: dr.grad(p) for name, p in wanted.items()}
-                operands = [] if left is None else left.take()
-        dr.disable_grad(wanted)
-        dr.eval(moved, dx, gradients, operands)
-        return moved, dx, gradients, operands, left if operands else None
+                tangent = None if v is None else _rows(dr.detach(y), at.samples)
+                dx = _rows(nested([dr.grad(c) for c in xs]), at.samples) if needs_grad[0] else None
+                gradients = {name: dr.grad(p) for name, p in parameters.items()}
+                operands = [] if external is None else external.take()
+        dr.disable_grad(parameters)
+        dr.eval(tangent, dx, gradients, operands)
+        return tangent, dx, gradients, operands, external if operands else None
 
-    def trace_finish(self, gradients: dict[str, Any], products: list, left: ExternalProducts) -> dict[str, Any]:
-        return left.completed(gradients, products)
+    def trace_finish(self, gradients: dict[str, Any], products: list, external: ExternalProducts) -> dict[str, Any]:
+        return external.completed(gradients, products)
 
-    def _own(self, at: Point) -> Point:
+    def _owned(self, at: Point) -> Point:
         """The same arguments, with the weights of networks, which virtual calls may read, in memory of Dr.Jit's."""
         pairs = zip(at.parameters, self.field.values(), strict=True)
         return at._replace(parameters=[p if dr.is_tensor_v(value) else owned(p) for p, value in pairs])
@@ -177,13 +181,13 @@ class Program:
     @contextmanager
     def _given(self, at: Point) -> Iterator[None]:
         """A block in which the field has the parameters of ``at``, and networks use its modes."""
-        own = {name: type(value.array)(value.array) for name, value in self.field.items()}  # assigning is in place
-        self._set(dict(zip(own, at.parameters, strict=True)))
+        current = {name: type(value.array)(value.array) for name, value in self.field.items()}  # assigning is in place
+        self._set(dict(zip(current, at.parameters, strict=True)))
         try:
             with deterministic(at.modes.deterministic), gradient_path(at.modes.path):
                 yield
         finally:
-            self._set(own)
+            self._set(current)
 
     def _set(self, flat: dict[str, Any]) -> None:
         for name, value in flat.items():

@@ -231,11 +231,11 @@ def _backend(device: torch.device) -> str:
     """The backend for tensors on ``device``; raises ``ValueError`` if there is none."""
     if device.type == "cpu":
         return "llvm"
-    what = f"{_WHERE}: the parameters are on {device}"
-    ensure(device.type == "cuda", f"{what}; accepted devices are cpu, cuda.")
+    problem = f"{_WHERE}: the parameters are on {device}"
+    ensure(device.type == "cuda", f"{problem}; accepted devices are cpu, cuda.")
     require("cuda")
     used = cuda_device()
-    ensure(device.index == used, f"{what}, but Dr.Jit uses the GPU number {used}; call module.to('cuda:{used}').")
+    ensure(device.index == used, f"{problem}, but Dr.Jit uses the GPU number {used}; call module.to('cuda:{used}').")
     return "cuda"
 
 
@@ -261,12 +261,12 @@ class _Value(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: torch.Tensor | None) -> tuple:  # type: ignore[override]
-        wants = _wanted(ctx)
-        if dy is None or not any(wants):
-            return (None,) * (1 + len(wants))
+        needs_grad = _needs_grad(ctx)
+        if dy is None or not any(needs_grad):
+            return (None,) * (1 + len(needs_grad))
         x, *packed = ctx.saved_tensors  # once: torch.utils.checkpoint computes them again
         ctx.call.calls.over(ctx.call.counted)
-        dx, *gradients = _Pullback.apply(ctx.call, wants, dy, x, *packed)
+        dx, *gradients = _Pullback.apply(ctx.call, needs_grad, dy, x, *packed)
         return None, _in_rows(dx, x), *gradients
 
 
@@ -275,22 +275,24 @@ class _Pullback(torch.autograd.Function):
     follow from the derivative of the field in direction ``v``."""
 
     @staticmethod
-    def forward(ctx: Any, call: _Call, wants: list, dy: torch.Tensor, x: torch.Tensor, *packed: torch.Tensor) -> tuple:
+    def forward(
+        ctx: Any, call: _Call, needs_grad: list, dy: torch.Tensor, x: torch.Tensor, *packed: torch.Tensor
+    ) -> tuple:
         ctx.call = call
         ctx.save_for_backward(dy, x, *packed)
         ctx.set_materialize_grads(False)
-        return call.pullback(wants, dy, x, packed)
+        return call.pullback(needs_grad, dy, x, packed)
 
     @staticmethod
     def backward(ctx: Any, v: torch.Tensor | None, *others: torch.Tensor | None) -> tuple:  # type: ignore[override]
         if any(other is not None for other in others):
-            what = "the gradient of a gradient with respect to parameters is not available"
-            raise RuntimeError(f"{_WHERE}: {what}; losses on gradients with respect to inputs are.")
-        wants = _wanted(ctx)
+            problem = "the gradient of a gradient with respect to parameters is not available"
+            raise RuntimeError(f"{_WHERE}: {problem}; losses on gradients with respect to inputs are.")
+        needs_grad = _needs_grad(ctx)
         if v is None:
-            return (None,) * (2 + len(wants))
+            return (None,) * (2 + len(needs_grad))
         saved_dy, x, *packed = ctx.saved_tensors
-        dy, dx, *gradients = _SecondPullback.apply(ctx.call, wants, v, saved_dy, x, *packed)
+        dy, dx, *gradients = _SecondPullback.apply(ctx.call, needs_grad, v, saved_dy, x, *packed)
         return None, None, dy, _in_rows(dx, x), *gradients
 
 
@@ -302,9 +304,9 @@ class _SecondPullback(torch.autograd.Function):
     """The gradients of the second order. There is no third order: differentiating again raises an error."""
 
     @staticmethod
-    def forward(ctx: Any, call: _Call, wants: list, *tensors: torch.Tensor) -> tuple:
+    def forward(ctx: Any, call: _Call, needs_grad: list, *tensors: torch.Tensor) -> tuple:
         ctx.set_materialize_grads(False)
-        return call.pullback_of_derivative(wants, *tensors)
+        return call.pullback_of_derivative(needs_grad, *tensors)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple:
@@ -314,13 +316,13 @@ class _SecondPullback(torch.autograd.Function):
         raise RuntimeError(f"{_WHERE}: third derivatives, as of losses on second ones, are not available; {advice}.")
 
 
-def _wanted(ctx: Any) -> list[bool]:
+def _needs_grad(ctx: Any) -> list[bool]:
     """Which tensors' gradients are needed and requested: ``torch.autograd.grad`` may request only a few."""
     nodes = [node for node, _ in ctx.next_functions]  # of the tensors, which are the last arguments
-    return [n and _asked(node) for n, node in zip(ctx.needs_input_grad[-len(nodes) :], nodes, strict=True)]
+    return [n and _requested(node) for n, node in zip(ctx.needs_input_grad[-len(nodes) :], nodes, strict=True)]
 
 
-def _asked(node: Any) -> bool:
+def _requested(node: Any) -> bool:
     try:
         return bool(torch._C._will_engine_execute_node(node))
     except (AttributeError, RuntimeError):  # unknown to this PyTorch; a leaf that torch.autograd.grad() is asked for
@@ -344,22 +346,27 @@ class _Call:
             (y,) = _in_order(x.device, lambda: [self.program.value(at)])
         return y
 
-    def pullback(self, wants: list, dy: torch.Tensor, x: torch.Tensor, packed: Sequence[torch.Tensor]) -> tuple:
+    def pullback(self, needs_grad: list, dy: torch.Tensor, x: torch.Tensor, packed: Sequence[torch.Tensor]) -> tuple:
         """Gradients of ``(dy * y).sum()`` with respect to ``x, *packed``, ``None`` unless wanted."""
-        return self._pull(wants, dy, None, x, packed)[1:]
+        return self._pull(needs_grad, dy, None, x, packed)[1:]
 
     def pullback_of_derivative(
-        self, wants: list, v: torch.Tensor, dy: torch.Tensor, x: torch.Tensor, *packed: torch.Tensor
+        self, needs_grad: list, v: torch.Tensor, dy: torch.Tensor, x: torch.Tensor, *packed: torch.Tensor
     ) -> tuple:
         """Gradients of ``(dy * Jv).sum()`` with respect to ``dy, x, *packed``, ``None`` unless wanted."""
-        moved, *gradients = self._pull(wants[1:], dy, v, x, packed)
-        return moved if wants[0] else None, *gradients
+        dv, *gradients = self._pull(needs_grad[1:], dy, v, x, packed)
+        return dv if needs_grad[0] else None, *gradients
 
     def _pull(
-        self, wants: list, dy: torch.Tensor, v: torch.Tensor | None, x: torch.Tensor, packed: Sequence[torch.Tensor]
+        self,
+        needs_grad: list,
+        dy: torch.Tensor,
+        v: torch.Tensor | None,
+        x: torch.Tensor,
+        packed: Sequence[torch.Tensor],
     ) -> tuple:
         if len(x) == 0:
-            zeros = (t.new_zeros(t.numel()) if w else None for w, t in zip(wants, (x, *packed), strict=True))
+            zeros = (t.new_zeros(t.numel()) if w else None for w, t in zip(needs_grad, (x, *packed), strict=True))
             return torch.zeros_like(dy), *zeros
         # in half precision, what goes through the network is of moderate size; all this is linear in dy and v
         rows, scale, v_scale = dy.to(torch.float32), None, None
@@ -372,17 +379,17 @@ class _Call:
         with Program.alone():
             at, cotangents = self._point(x, packed), _array(rows, self.program.single)
             if v is None:
-                moved, *gradients = _in_order(x.device, lambda: [None, *self.program.pullback(at, cotangents, wants)])
+                dv, *gradients = _in_order(x.device, lambda: [None, *self.program.pullback(at, cotangents, needs_grad)])
             else:
                 along = _array(v, self.program.single)
-                moved, *gradients = _in_order(
-                    x.device, lambda: self.program.pullback_of_derivative(at, cotangents, along, wants)
+                dv, *gradients = _in_order(
+                    x.device, lambda: self.program.pullback_of_derivative(at, cotangents, along, needs_grad)
                 )
-        if moved is not None:
-            moved = moved.to(torch.float32)
-            moved = (moved if v_scale is None else moved / v_scale).to(dy.dtype)
+        if dv is not None:
+            dv = dv.to(torch.float32)
+            dv = (dv if v_scale is None else dv / v_scale).to(dy.dtype)
         gradients = [g if g is None or scale is None else g.to(torch.float32) / scale for g in gradients]
-        return moved, *gradients
+        return dv, *gradients
 
     def _point(self, x: torch.Tensor, packed: Sequence[torch.Tensor]) -> Point:
         types = self.program.types.values()

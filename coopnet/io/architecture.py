@@ -89,9 +89,9 @@ def register(cls: _Class) -> _Class:
     check(layer, "register", "cls", cls, "a subclass of coopnet.Module or drjit.nn.Module", TypeError)
     if cls not in _TYPES.values():
         for name, p in constructor(cls).items():
-            fits = name != "type" and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+            valid = name != "type" and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
             needed = "only ones passed by name, none of them called 'type', can be stored"
-            ensure(fits, f"register: {cls.__name__} has the argument {p}; {needed}.", TypeError)
+            ensure(valid, f"register: {cls.__name__} has the argument {p}; {needed}.", TypeError)
         _TYPES[f"{cls.__module__}.{cls.__qualname__}"] = cls
     return cls
 
@@ -228,8 +228,8 @@ def _construct(description: Any, where: str, optional: bool = True) -> Any:
     if issubclass(cls, _CONTAINERS):
         _check_names(description, {"type", "layers", "prefix"}, where)
         layers, prefix = description["layers"], description["prefix"]
-        fits = isinstance(layers, list) and isinstance(prefix, str)
-        ensure(fits, f"construct: {where} needs a list 'layers' and a string 'prefix'.")
+        valid = isinstance(layers, list) and isinstance(prefix, str)
+        ensure(valid, f"construct: {where} needs a list 'layers' and a string 'prefix'.")
         return cls(*(_construct(v, f"{where}.layers.{i}", False) for i, v in enumerate(layers)), prefix=prefix)
     parameters = constructor(cls)
     description = _ADDED.get(cls, {}) | description
@@ -257,9 +257,9 @@ def _argument(value: Any, parameter: inspect.Parameter, where: str) -> Any:
     check(isinstance(value, _PLAIN), "construct", where, value, "a bool, int, float, str, None or layer")
     accepted = words & {"bool", "int", "float", "str", "None", "Optional"}
     given = "None" if value is None else type(value).__name__
-    fits = given in words or (given == "int" and "float" in words) or (value is None and "Optional" in words)
+    valid = given in words or (given == "int" and "float" in words) or (value is None and "Optional" in words)
     known = ", ".join(sorted(accepted))
-    ensure(fits or not accepted, f"construct: {where} is {shown(value)}; accepted: {known}.")
+    ensure(valid or not accepted, f"construct: {where} is {shown(value)}; accepted: {known}.")
     return value
 
 

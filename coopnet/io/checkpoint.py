@@ -139,14 +139,14 @@ def load(path: str | os.PathLike[str], backend: Any = "auto", precision: str = "
         field = field.allocate(dtype, precision)
     except (ValueError, TypeError, ArithmeticError, RuntimeError) as error:
         raise _bad("load", path, str(error)) from None
-    found = {p.name: p for p in parameters(field)}
-    for names, what in ((found.keys() - tensors, "lacks"), (tensors.keys() - found, "has the unknown")):
+    expected = {p.name: p for p in parameters(field)}
+    for names, what in ((expected.keys() - tensors, "lacks"), (tensors.keys() - expected, "has the unknown")):
         wrong = f"the file {what} {listed(sorted(names))}"
         _ensure(not names, "load", path, f"{wrong}; its tensors don't belong to its architecture.")
-    for p in found.values():
+    for p in expected.values():
         value = tensors.pop(p.name)  # let go of each array once it is on the device
-        fits = value.shape in (p.shape, (*p.shape, 1))  # a packed vector is a column
-        _ensure(fits, "load", path, f"{p.name} has shape {value.shape}, but {p.shape} is needed.")
+        valid = value.shape in (p.shape, (*p.shape, 1))  # a packed vector is a column
+        _ensure(valid, "load", path, f"{p.name} has shape {value.shape}, but {p.shape} is needed.")
         known = value.dtype in NUMPY_TYPES.values()
         _ensure(known, "load", path, f"{p.name} holds {value.dtype}; float16, float32 or float64 is needed.")
         p.fill(value.reshape(p.shape), f"load: {os.fspath(path)!r}")
@@ -161,14 +161,14 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
     return _read(path, "read", training=True)
 
 
-def part_of(found: Checkpoint, name: str, described: Any, build: Callable[[NeuralField], NeuralField]) -> Any:
+def part_of(checkpoint: Checkpoint, name: str, described: Any, build: Callable[[NeuralField], NeuralField]) -> Any:
     """The part ``name`` of a file that holds several: ``described`` itself, or the field if that is what it describes.
 
     The field's tensors begin with ``name``; ``build`` allocates it. Raises ``ValueError`` if they do not fit.
     """
     if not isinstance(described, dict):
         return described
-    stored = {at: value for at, value in found.tensors.items() if at.startswith(f"{TRAIN}{name}.")}
+    stored = {at: value for at, value in checkpoint.tensors.items() if at.startswith(f"{TRAIN}{name}.")}
     field = construct(described)
     check_amounts(field, sum(value.size for value in stored.values()))  # before anything is allocated
     field = build(field)

@@ -28,20 +28,20 @@ _TENSORS = {dr.VarType.Float16: "TensorXf16", dr.VarType.Float32: "TensorXf", dr
 
 def _reduced(self: Module, protocol: Any) -> Any:
     """What ``pickle`` needs of an object: a function, and arguments from which it makes the object again."""
-    found = list(parameters(self))
+    weights = list(parameters(self))
     built = isinstance(self, NeuralField) and self.precision is not None
-    if not found or (isinstance(self, NeuralField) and not built):
+    if not weights or (isinstance(self, NeuralField) and not built):
         return object.__reduce_ex__(self, protocol)
     outside = "called while Dr.Jit records a function or loop; pickle the network after it"
     ensure(not recording(), f"pickle: {outside}.", RuntimeError)
-    backend = dr.backend_v(found[0].storage).name.lower()
-    values = {p.name: p.numpy("pickle").copy() for p in found}
+    backend = dr.backend_v(weights[0].storage).name.lower()
+    values = {p.name: p.numpy("pickle").copy() for p in weights}
     if built:
         assert isinstance(self, NeuralField)
         return _field, (describe(self), values, backend, self.precision)
     # tables are in single precision, whatever the network is allocated for
-    matrices = [p for p in found if isinstance(p.owner, Linear)] or found
-    views = [p.value for p in found if isinstance(p.value, drnn.MatrixView)]
+    matrices = [p for p in weights if isinstance(p.owner, Linear)] or weights
+    views = [p.value for p in weights if isinstance(p.value, drnn.MatrixView)]
     layout = next((v.layout for v in views if v.layout != "row_major"), "training") if views else None
     return _network, (describe_layer(self), values, backend, _TENSORS[dr.type_v(matrices[0].storage)], layout)
 
@@ -66,4 +66,4 @@ def _fill(module: Any, values: Mapping[str, np.ndarray]) -> None:
         p.fill(values[p.name], "pickle")
 
 
-setattr(Module, "__reduce_ex__", _reduced)  # noqa: B010 - the room of networks knows of no descriptions
+setattr(Module, "__reduce_ex__", _reduced)  # noqa: B010 - coopnet.nn must not import io

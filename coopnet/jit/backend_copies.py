@@ -107,6 +107,6 @@ def _pass_on(mode: dr.ADMode, starts: list, gradients: list) -> None:
 def _check_driven() -> None:
     """Raise unless the gradient comes from a traversal of the other graph; otherwise it would count as zero."""
     if not _driving.depth:
-        cure = "use dr.forward() from the inputs or dr.backward() from the outputs, or dr.detach() what was moved"
-        what = "dr.forward_to() and dr.backward_to() see one backend only, and something was moved here from another"
-        raise RuntimeError(f"to: {what}; {cure}.")
+        hint = "use dr.forward() from the inputs or dr.backward() from the outputs, or dr.detach() what was moved"
+        problem = "dr.forward_to() and dr.backward_to() see one backend only, and something was moved here from another"
+        raise RuntimeError(f"to: {problem}; {hint}.")

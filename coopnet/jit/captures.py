@@ -103,10 +103,10 @@ def _widths(value: Any) -> Iterator[int]:
         yield from _widths([getattr(value, name, None) for name in fields])
 
 
-def _companions(found: list) -> list:
+def _companions(captured: list) -> list:
     if not COMPANIONS:
         return []
-    kinds: set[Any] = {type(value) for value in found}
+    kinds: set[Any] = {type(value) for value in captured}
     libraries = frozenset[str]().union(*map(_libraries, kinds))
     return [more for name, companions in COMPANIONS.items() if name in libraries for more in companions()]
 

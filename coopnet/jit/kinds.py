@@ -104,19 +104,19 @@ def kind(x: Any, where: str) -> tuple[str, type]:
 
 
 def _kind_of_list(x: list | tuple, where: str) -> type:
-    parts, what, leaf = entries(where, "the input", x), type(x).__name__, None
-    ensure(parts, f"{where}: got an empty {what}.")
+    parts, container, leaf = entries(where, "the input", x), type(x).__name__, None
+    ensure(parts, f"{where}: got an empty {container}.")
     for i, v in enumerate(parts):
         if not isinstance(v, dr.ArrayBase) or describe(type(v)).is_tensor or describe(type(v)).depth != 1:
             given = f"a {type(v).__name__}; every entry must be a 1D Dr.Jit array, such as Float(...)"
-            raise TypeError(f"{where}: entry {i} of the {what} is {given}.")
-        own = _leaf(v, where)
-        leaf = leaf or own
-        if own is not leaf:
-            both = f"{_name(own)} but entry 0 is a {_name(leaf)}"
-            raise TypeError(f"{where}: entry {i} of the {what} is a {both}; all entries must have one type.")
+            raise TypeError(f"{where}: entry {i} of the {container} is {given}.")
+        tp = _leaf(v, where)
+        leaf = leaf or tp
+        if tp is not leaf:
+            both = f"{_name(tp)} but entry 0 is a {_name(leaf)}"
+            raise TypeError(f"{where}: entry {i} of the {container} is a {both}; all entries must have one type.")
         if dr.width(v) == 0:
-            raise ValueError(f"{where}: entry {i} of the {what} is empty.")
+            raise ValueError(f"{where}: entry {i} of the {container} is empty.")
     assert leaf is not None
     check_sizes(parts, where)
     return leaf
@@ -140,8 +140,8 @@ def require_single(tp: type, where: str) -> None:
     """Raise ``TypeError`` unless ``tp`` is a floating point type that single precision holds all values of."""
     require_float(tp, where)
     given = f"got values of type {_name(tp)}, but fields compute in single precision"
-    fits = dr.type_v(tp) != dr.VarType.Float64
-    ensure(fits, f"{where}: {given}; convert them, as in Float32(x), which rounds.", TypeError)
+    valid = dr.type_v(tp) != dr.VarType.Float64
+    ensure(valid, f"{where}: {given}; convert them, as in Float32(x), which rounds.", TypeError)
 
 
 def in_kernels(x: Any, where: str, single: bool = False) -> tuple[str, type]:

@@ -60,9 +60,9 @@ def with_room(parts: Sequence[Any], views: Sequence[Any], used: int) -> list[Any
 def _request(value: Any, view: Any) -> Any:
     """``value``, and a product longer than :data:`LONG` that Dr.Jit sees on the way to it."""
     with dr.suspend_grad():
-        seen, size = dr.detach(value), LONG + 8
-        product, *_ = drnn.matvec(_reshaped(view, 8, size), drnn.CoopVec([seen] * size))
-        never = dr.uint32_array_t(type(value))(seen < 1) == 2
+        element, size = dr.detach(value), LONG + 8
+        product, *_ = drnn.matvec(_reshaped(view, 8, size), drnn.CoopVec([element] * size))
+        never = dr.uint32_array_t(type(value))(element < 1) == 2
     return dr.select(never, product, value)
 
 

@@ -28,7 +28,7 @@ def frozen() -> bool:
 
 
 def recording() -> bool:
-    """Is one of them true, so that nothing can be read or written?"""
+    """Is a scope traced symbolically or a function recorded, so that nothing can be read or written?"""
     return symbolic() or frozen()
 
 

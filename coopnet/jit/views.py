@@ -34,8 +34,8 @@ def places(view: Any, row: Any, column: Any = 0, layout: Layout | None = None, a
     if view.layout != "row_major" and dr.backend_v(view.buffer) == dr.JitBackend.CUDA and layout is None:
         layout = Layout.find(dr.tensor_t(type(view.buffer)), tuple(view.shape), False)
         if layout is None:
-            what = f"the packed layout of a {view.shape[0]} x {view.shape[1]} matrix is not known"
-            raise RuntimeError(f"places: {what}; use layers of at most 2047 features.")
+            problem = f"the packed layout of a {view.shape[0]} x {view.shape[1]} matrix is not known"
+            raise RuntimeError(f"places: {problem}; use layers of at most 2047 features.")
     if layout is None:
         return view.offset + row * view.stride + column
     with unmasked(uint32):

@@ -75,9 +75,9 @@ class AtomicSums:
         if n > 1:
             warp = dr.arange(type(index), max(dr.width(v) for v in (index, *terms))) // WARP
             # differences may be negative, but indices wrap around
-            moved = (self.starts[number] - level.offset) & 0xFFFFFFFF
-            moved += grid.which * ((self.room - grid.levels[-1].end) & 0xFFFFFFFF)
-            index = index + moved + (warp & (n - 1)) * level.size
+            offset = (self.starts[number] - level.offset) & 0xFFFFFFFF
+            offset += grid.which * ((self.room - grid.levels[-1].end) & 0xFFFFFFFF)
+            index = index + offset + (warp & (n - 1)) * level.size
             target = self.spread
         dr.scatter_reduce(dr.ReduceOp.Add, target, nested_type(grid.dtype)(list(terms)), index)
 
@@ -99,6 +99,6 @@ class AtomicSums:
         entry = type(place)(0)
         for level, start, n in zip(self.grid.levels, self.starts, self.counts, strict=True):
             if n > 1:
-                own = level.offset + (rest - start) % type(place)(level.size)
-                entry = dr.select(rest >= start, own, entry)
+                candidate = level.offset + (rest - start) % type(place)(level.size)
+                entry = dr.select(rest >= start, candidate, entry)
         return which * self.grid.levels[-1].end + entry

@@ -176,10 +176,10 @@ class FeatureGrid:
             position = [dr.fma(x, level.scale, 0.5) for x in coordinates]
             cell = [dr.floor(v) for v in position]
             fraction = [v - c for v, c in zip(position, cell, strict=True)]
-            moved = [[t * level.scale for t in tangent] for tangent in tangents]
+            scaled = [[t * level.scale for t in tangent] for tangent in tangents]
             # left of 0 cells are negative, which don't convert to unsigned numbers
             lowest = [uint32(int32(dr.clip(c, *CELLS))) for c in cell]
-            for weights, offset in (self._simplex if self.simplices else self._cube)(fraction, moved):
+            for weights, offset in (self._simplex if self.simplices else self._cube)(fraction, scaled):
                 yield number, weights, self._index(level, [v + o for v, o in zip(lowest, offset, strict=True)])
 
     def steepest(self, level: int) -> float:
@@ -265,8 +265,8 @@ class _ParametersOp(dr.CustomOp):
         return values
 
     def forward(self) -> None:
-        moved = self.grid.interpolate(self.grad_in("data"), self.coordinates, self.tangents)
-        self.set_grad_out([t + v for t, v in zip(flat(moved), self.grad_in("values"), strict=True)])
+        tangent = self.grid.interpolate(self.grad_in("data"), self.coordinates, self.tangents)
+        self.set_grad_out([t + v for t, v in zip(flat(tangent), self.grad_in("values"), strict=True)])
 
     def terms(self, cotangents: list[list]) -> Iterator[tuple[int, list, Any]]:
         """The terms of the sums: for all levels and vertices ``(level, terms of its features, index)``."""
@@ -333,8 +333,8 @@ class _FixedPointOp(_ParametersOp):
         if not self.tangents:  # weights are at most 1
             bound = _bound(cotangents[0])
             dr.eval(bound, lanes)  # in one kernel: reducing either evaluates it, with all that it depends on
-            most = dr.max(bound)
-            return [fixed_point.scale(most, self._terms(lanes))] * len(grid.levels), _broken(most)
+            largest_bound = dr.max(bound)
+            return [fixed_point.scale(largest_bound, self._terms(lanes))] * len(grid.levels), _broken(largest_bound)
         # derivatives of weights are at most the level's steepest slope times the tangent
         lengths = [sum((dr.abs(v) for v in tangent), single(0)) for tangent in self.tangents]
         bounds = []
@@ -345,8 +345,8 @@ class _FixedPointOp(_ParametersOp):
                 bound += size * (length * grid.steepest(level))
             bounds.append(_bound([bound]))
         dr.eval(bounds, lanes)
-        most, terms = [dr.max(v) for v in bounds], self._terms(lanes)
-        return [fixed_point.scale(v, terms) for v in most], sum((_broken(v) for v in most), single(0))
+        largest_bound, terms = [dr.max(v) for v in bounds], self._terms(lanes)
+        return [fixed_point.scale(v, terms) for v in largest_bound], sum((_broken(v) for v in largest_bound), single(0))
 
     def _lanes(self, cotangents: list[list]) -> Any:
         """An array with an entry for every lane."""

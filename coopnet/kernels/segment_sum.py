@@ -149,8 +149,8 @@ def sum_rows_fixed(rows: list, index: Any, count: int) -> Any:
     leaf, width, index = type(rows[0]), len(rows), _computed(index)
     int64, uint32 = dr.int64_array_t(leaf), type(index)
     finite = [dr.isfinite(v) for v in rows]
-    most = dr.max(largest([dr.select(f, dr.abs(v), 0) for f, v in zip(finite, rows, strict=True)]))
-    scale = fixed_point.scale(most, leaf(dr.opaque_width(index)))
+    peak = dr.max(largest([dr.select(f, dr.abs(v), 0) for f, v in zip(finite, rows, strict=True)]))
+    scale = fixed_point.scale(peak, leaf(dr.opaque_width(index)))
     dr.eval(scale)
     sums, broken = dr.zeros(int64, count * width), dr.zeros(uint32, count * width)
     inside = index < count

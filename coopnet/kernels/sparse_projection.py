@@ -187,8 +187,8 @@ def _by_tiles(signs: Signs, x: Any, samples: int) -> Any:
         return dr.select((word >> 1) < uint32(signs.threshold), dr.select((word & 1) == 0, wide(1), wide(-1)), wide(0))
 
     def fetch(row: Any, first: Any, active: Any = True) -> list:
-        place = row * samples + first
-        return [wide(dr.gather(leaf, x, place + s, (first + s < samples) & active)) for s in range(tile)]
+        entry = row * samples + first
+        return [wide(dr.gather(leaf, x, entry + s, (first + s < samples) & active)) for s in range(tile)]
 
     def forward(step: Any, sums: list, band: Any, first: Any, key: tuple) -> list:
         values = fetch(step, first)
@@ -203,11 +203,11 @@ def _by_tiles(signs: Signs, x: Any, samples: int) -> Any:
             sums = [dr.fma(c, v, sums[r * tile + s]) for r, c in enumerate(columns) for s, v in enumerate(values)]
         return sums
 
-    turn = backward if signs.transposed else forward
+    order = backward if signs.transposed else forward
     _, sums, *_ = dr.while_loop(
         (uint32(0), [wide(0)] * (4 * tile), band, first, key),
         lambda step, *_: step < depth,
-        lambda step, sums, band, first, key: (step + 1, turn(step, sums, band, first, key), band, first, key),
+        lambda step, sums, band, first, key: (step + 1, order(step, sums, band, first, key), band, first, key),
         label="SparseProjection",
     )
     y = dr.empty(leaf, signs.rows * samples)

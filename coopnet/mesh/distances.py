@@ -59,8 +59,8 @@ def signed_distances(library: Any, mesh: Mesh, points: np.ndarray) -> np.ndarray
     parts = []
     for start in range(0, len(points), CHUNK):
         part = points[start : start + CHUNK].astype(np.float64)
-        found = library.signed_distance(part, mesh.vertices, mesh.faces, sign_type=sign)
-        parts.append(np.asarray(found[0], np.float32).reshape(-1))
+        distances = library.signed_distance(part, mesh.vertices, mesh.faces, sign_type=sign)
+        parts.append(np.asarray(distances[0], np.float32).reshape(-1))
     return np.concatenate(parts) if parts else np.zeros(0, np.float32)
 
 

@@ -113,10 +113,10 @@ def fit_mesh(
     ['field', 'loss', 'picture']
     """
     check_type("fit_mesh", "mesh", mesh, Mesh, "a mesh of coopnet.mesh.load()")
-    for name, value, least, most in (
+    for name, value, minimum, maximum in (
         ("batch", batch, 1, 2**24), ("steps", steps, 1, 2**32 - 1), ("points", points, 1000, 2**24),
     ):  # fmt: skip
-        check(is_int(value, least, most), "fit_mesh", name, value, f"an int in [{least}, {most}]")
+        check(is_int(value, minimum, maximum), "fit_mesh", name, value, f"an int in [{minimum}, {maximum}]")
     check_above("fit_mesh", "lr", lr)
     check_packages("fit_mesh")
     field = make_field(encoding=encoding, units=width, depth=depth, dropout=dropout).build(backend, seed=seed)
@@ -139,10 +139,10 @@ def fit_mesh(
     if result.stopped == "interrupt":
         return outcome
     truth = samples.distances[held_out]
-    found, uniform = evaluate(field, samples.points[held_out]), samples.uniform[held_out]
-    error = np.abs(found - truth) / (1 - 2 * MARGIN)
+    predicted, uniform = evaluate(field, samples.points[held_out]), samples.uniform[held_out]
+    error = np.abs(predicted - truth) / (1 - 2 * MARGIN)
     outcome.error_near, outcome.error_space = float(error[~uniform].mean()), float(error[uniform].mean())
-    outcome.signs = float(np.mean((found < 0) == (truth < 0), where=uniform))
+    outcome.signs = float(np.mean((predicted < 0) == (truth < 0), where=uniform))
     outcome.files |= {name: checkpoint.with_name(f"{name}.png") for name in ("picture", "loss")}
     files.save(outcome.files["picture"], render(field, SIZE, SIZE))
     plots.loss(outcome.files["loss"], result)
@@ -169,6 +169,6 @@ def load_surface(path: str | Path, backend: str = "auto") -> NeuralField:
     outputs = len(field([arrays(field).Float(0.5)] * field.in_features))
     maps = f"it maps {shown(field.in_features)} coordinates to {outputs} values"
     needed = "2 coordinates and 1 or 3 values, or 3 coordinates and 1 value, are needed."
-    fits = field.in_features == 3 and outputs == 1
-    ensure(fits, f"{str(path)!r} is not the field of an image or a surface: {maps}; {needed}")
+    valid = field.in_features == 3 and outputs == 1
+    ensure(valid, f"{str(path)!r} is not the field of an image or a surface: {maps}; {needed}")
     return field

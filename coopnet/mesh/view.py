@@ -41,8 +41,8 @@ def render(
     ns = arrays(field)
     low, high = corners(field.bounds, 3)
     size = float((high - low).max())
-    place, *directions = _camera(azimuth, elevation, AXES[up])
-    basis = [ns.Array3f(*map(float, v)) for v in (0.5 * (low + high) + size * (place - 0.5), *directions, low, high)]
+    eye, *directions = _camera(azimuth, elevation, AXES[up])
+    basis = [ns.Array3f(*map(float, v)) for v in (0.5 * (low + high) + size * (eye - 0.5), *directions, low, high)]
     basis.append(ns.Float(size))
     dr.make_opaque(basis)
     columns, rows = SIDE * width, SIDE * height
@@ -78,18 +78,18 @@ def _shade(ns: Any, field: NeuralField, basis: list, index: Any, columns: int, r
     near, far = _inside(eye, d, low, high)
     crosses = far > near
     near, far = dr.select(crosses, near, 0), dr.select(crosses, far, 1)
-    found = sphere_trace(field, eye, d, far, STEPS, size * EPS, t_min=near, lipschitz=LIPSCHITZ, active=crosses)
+    traced = sphere_trace(field, eye, d, far, STEPS, size * EPS, t_min=near, lipschitz=LIPSCHITZ, active=crosses)
 
     def distance(p: Any) -> Any:
         return field(p)[0]
 
-    normal = dr.normalize(numerical_gradient(distance, found.position, size * DIFFERENCE))
+    normal = dr.normalize(numerical_gradient(distance, traced.position, size * DIFFERENCE))
     light = dr.normalize(0.45 * right - 0.6 * down - forward)
     lit = 0.14 + 0.86 * dr.maximum(dr.dot(normal, light), 0)
     # a grazing view darkens: shapes that the light does not tell apart
     lit *= 0.75 + 0.25 * dr.abs(dr.dot(normal, d))
-    good = found.hit & dr.isfinite(lit)
-    return dr.select(good, ns.Array3f(*COLOUR) * lit, ns.Array3f(*GROUND))
+    visible = traced.hit & dr.isfinite(lit)
+    return dr.select(visible, ns.Array3f(*COLOUR) * lit, ns.Array3f(*GROUND))
 
 
 def _inside(o: Any, d: Any, low: Any, high: Any) -> tuple[Any, Any]:

@@ -18,7 +18,7 @@ def build(field: NeuralField, precision: str = "auto", seed: int = 0) -> NeuralF
     """``field.build`` for the backend that Mitsuba's variant runs on.
 
     Raises:
-        RuntimeError: no variant is set, or one that fields do not run in.
+        RuntimeError: no variant is set, or one in which fields do not run.
         TypeError, ValueError: as :meth:`NeuralField.build`.
 
     >>> field = cn.mitsuba.build(cn.NeuralField(cn.Sinusoidal(4), cn.MLP(16, 3)))

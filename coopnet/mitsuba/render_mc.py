@@ -1,4 +1,4 @@
-"""How sure the networks of a scene are of a picture: Monte Carlo dropout."""
+"""The uncertainty of a rendered picture: Monte Carlo dropout over the networks of a scene."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ def render_mc(
     scene: Any, samples: int, key: Key, *, integrator: Any = None, sensor: Any = 0, spp: int = 16, seed: int = 0,
     masks: str = "pass",
 ) -> tuple[Any, Any]:  # fmt: skip
-    r"""Mean and standard deviation of a picture over the dropout masks of the scene's networks (Gal and Ghahramani
-    2016), or over other draws of a key: parameters (:func:`coopnet.laplace`) or members (:func:`coopnet.ensemble`).
+    r"""Mean and standard deviation of a picture over the dropout masks of the scene's networks.
+
+    See Gal and Ghahramani 2016. A key can also draw parameters (:func:`coopnet.laplace`) or members
+    (:func:`coopnet.ensemble`).
 
     .. math::
         \mu = \frac1n \sum_{i<n} I_i, \qquad \sigma = \sqrt{\frac1n \sum_{i<n} (I_i - \mu)^2}, \qquad
         I_i = \mathrm{render}(\mathrm{scene}, \mathrm{key.fold\_in}(\mathrm{key.step} \cdot n + i))
 
-    Every pass :math:`i` renders the scene with the same random numbers (``seed``), so that only the networks differ
-    between passes: the deviation is that of the model and not that of path tracing. It is a little too large if ``spp``
-    is small, since the masks also change the noise, and if Russian roulette ends different paths in different passes
-    (``rr_depth`` beyond ``max_depth`` turns that off). Moments are those of Welford (1962), in single precision. A pass
-    is a frozen function: after the first (or the second, if the scene was never rendered before) nothing is traced or
-    compiled again.
+    All passes use the same random numbers (``seed``), so only the networks differ between them: the deviation is that
+    of the model, not that of path tracing. It is a little too large if ``spp`` is small, because masks also change the
+    noise, and if Russian roulette ends different paths in different passes (an ``rr_depth`` beyond ``max_depth`` turns
+    that off). Moments are accumulated as in Welford (1962), in single precision. A pass is a frozen function: nothing
+    is traced or compiled after the first, or after the second if the scene was never rendered before.
 
-    The mask of a sample depends on its index. With ``masks="pass"`` all samples have the index of the key, or 0 if it
-    has none: a pass sees one function drawn from the model, and :math:`\sigma` says how far such functions disagree
-    about a pixel. With ``"path"`` every vertex of every path draws its own masks, in integrators that evaluate
-    networks outside of virtual calls (textures keep those of the pass). Then a pixel averages over functions, and
-    :math:`\sigma` shrinks with ``spp``: it is the noise that dropout would add to the picture, not the uncertainty of
-    the model.
+    With ``masks="pass"``, all samples of a pass have the same masks, those of the key's index, or of index 0. A pass
+    then renders one function drawn from the model, and :math:`\sigma` says how much such functions disagree about a
+    pixel. With ``"path"``, every vertex of every path draws its own masks, in integrators that evaluate networks
+    outside of virtual calls; textures keep those of the pass. A pixel then averages over functions: :math:`\sigma`
+    shrinks with ``spp``, and is the noise that dropout adds to the picture, not the uncertainty of the model.
 
     Args:
-        scene: a ``mi.Scene`` with objects that have a ``key``, such as :class:`NeuralBSDF` and :class:`NeuralTexture`,
-            wherever they are in it, or rendered by such an integrator.
+        scene: a ``mi.Scene`` with objects that have a ``key``, such as :class:`NeuralBSDF` and :class:`NeuralTexture`;
+            or the integrator has one.
         samples: number of passes :math:`n`, an int in [2, 2^24].
         key: a :class:`coopnet.Key`; its index, if any, is one number.
         integrator: as in ``mi.render``; ``None`` for the scene's own.
@@ -58,17 +58,17 @@ def render_mc(
 
     Returns:
         The pair (mean, standard deviation), ``mi.TensorXf`` of shape (height, width, channels), in the unit of the
-        picture. Afterwards, objects have the keys that they had before. Derivatives do not pass.
+        picture, without derivatives. Objects keep the keys that they had.
 
     Warns:
         RuntimeWarning: once, for dropout in a field with a grid; see :func:`coopnet.mc_dropout`.
 
     Raises:
-        TypeError: ``scene``, ``key`` or ``integrator`` is something else.
+        TypeError: ``scene``, ``key`` or ``integrator`` has another type.
         ValueError: no network of scene or integrator has a dropout with p > 0; ``masks="path"`` with an integrator
             that has no key, or if only textures, volumes, phase functions and emitters have dropout; neither the
             scene nor the call has an integrator; numbers out of range; an index of more than one number.
-        RuntimeError: no variant is set that fields run in.
+        RuntimeError: fields do not run in the variant that is set.
 
     >>> mean, deviation = cn.mitsuba.render_mc(scene, samples=32, key=cn.Key(seed=0), spp=64)
     """
@@ -101,12 +101,12 @@ def render_mc(
             "emitters": mi.Emitter,
         }
         dropping = [node for node in plugins if _drops(node)]
-        found = [name for name, kind in kinds.items() if any(isinstance(node, kind) for node in dropping)]
+        names = [name for name, kind in kinds.items() if any(isinstance(node, kind) for node in dropping)]
         calls = all(isinstance(node, tuple(kinds.values())) for node in dropping)
-        why = f"masks is 'path', but {' and '.join(found)} are evaluated in virtual calls"
+        why = f"masks is 'path', but {' and '.join(names)} are evaluated in virtual calls"
         ensure(not calls, f"{_WHERE}: {why}; use masks='pass'.")
-        cure = "networks are evaluated in virtual calls, where paths have no number; use NeuralPath"
-        ensure(_has_key(integrator), f"{_WHERE}: masks is 'path', but in a {type(integrator).__name__} {cure}.")
+        hint = "networks are evaluated in virtual calls, where paths have no number; use NeuralPath"
+        ensure(_has_key(integrator), f"{_WHERE}: masks is 'path', but in a {type(integrator).__name__} {hint}.")
 
     def render(scene: Any, integrator: Any, key: Key, _: Any) -> Any:
         keys = {id(node): key for node in plugins}
@@ -132,7 +132,7 @@ def render_mc(
 
 @contextmanager
 def _with_keys(plugins: list, keys: dict[int, Key]) -> Iterator[None]:
-    """Gives each of ``plugins`` a key, and at the end the one that it had before."""
+    """A block in which ``plugins`` have these keys; afterwards they have their previous ones."""
     before = [node.key for node in plugins]
     try:
         for node in plugins:
@@ -153,6 +153,6 @@ def _drops(node: Any) -> bool:
 
 
 def _fields(node: Any) -> list:
-    """The fields of ``node``, and of objects in it."""
+    """The fields of ``node`` and of objects in it."""
     held = [node, *vars(node).values()]
     return [f for f in (*held, *(getattr(v, "field", None) for v in held)) if isinstance(f, NeuralField)]

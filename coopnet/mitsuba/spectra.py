@@ -1,6 +1,6 @@
-"""Colors of fields as what a variant computes with: three numbers, one, or a spectrum at a path's wavelengths.
+"""Colors of fields in the units of a variant: three numbers, one, or a spectrum at the wavelengths of a path.
 
-Spectra of colors are those of Mitsuba's own upsampling (Jakob and Hanika 2019), whose table is looked up in the kernel.
+Spectra are upsampled from colors as in Mitsuba (Jakob and Hanika 2019); its table is read in the kernel.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import numpy as np
 
 #: Range of wavelengths in nm, which is [0, 1] for fields that take a wavelength.
 SHORTEST, LONGEST = 360.0, 830.0
-#: Distance in nm between the values that daylight is interpolated from.
+#: Distance in nm between the tabulated values of daylight.
 WHITE_STEP = 5.0
-#: Number of wavelengths that a path carries.
+#: Number of wavelengths per path.
 COUNT = 4
 
 
 def table() -> dict[str, Any] | None:
-    """The table of the upsampling for the variant that is set; ``None`` where no spectra are computed with.
+    """The table of the upsampling for the variant that is set; ``None`` in variants without spectra.
 
-    What is evaluated in virtual calls keeps it in an attribute, where ``dr.freeze`` finds it.
+    Objects that are evaluated in virtual calls keep it in an attribute, where ``dr.freeze`` finds it.
     """
     return _table(mi.variant()) if mi.is_spectral else None
 
@@ -53,8 +53,8 @@ def reflectance(color: list, wavelengths: Any, table: dict | None) -> Any:
 
 
 def unbounded(color: list, wavelengths: Any, table: dict | None) -> Any:
-    """A color of 1 or 3 numbers that are not negative: twice its largest times the spectrum of the rest, as Mitsuba's
-    ``envmap`` and ``gridvolume`` have it."""
+    """A color of 1 or 3 nonnegative numbers: twice the largest, times the spectrum of the color divided by that, as in
+    Mitsuba's ``envmap`` and ``gridvolume``."""
     if table is None or len(color) == 1:
         return _plain(color)
     scale = 2 * dr.maximum(dr.maximum(color[0], color[1]), color[2])
@@ -63,25 +63,25 @@ def unbounded(color: list, wavelengths: Any, table: dict | None) -> Any:
 
 
 def emitted(color: list, wavelengths: Any, table: dict | None) -> Any:
-    """Light of a color: :func:`unbounded`, times the spectrum of daylight (D65), which is white."""
+    """Emission of a color: :func:`unbounded`, times the spectrum of daylight (D65), which is white."""
     spectrum = unbounded(color, wavelengths, table)
     if table is None:
         return spectrum
-    white, place = table["white"], [v * ((LONGEST - SHORTEST) / WHITE_STEP) for v in units(wavelengths)]
-    at = [dr.minimum(mi.UInt32(dr.maximum(v, 0)), dr.width(white) - 2) for v in place]
+    white, position = table["white"], [v * ((LONGEST - SHORTEST) / WHITE_STEP) for v in units(wavelengths)]
+    at = [dr.minimum(mi.UInt32(dr.maximum(v, 0)), dr.width(white) - 2) for v in position]
     pairs = [(dr.gather(mi.Float, white, i), dr.gather(mi.Float, white, i + 1)) for i in at]
     return spectrum * mi.UnpolarizedSpectrum(
-        *(dr.lerp(a, b, v - mi.Float(i)) for (a, b), v, i in zip(pairs, place, at, strict=True))
+        *(dr.lerp(a, b, v - mi.Float(i)) for (a, b), v, i in zip(pairs, position, at, strict=True))
     )
 
 
 def depolarized(spectrum: Any) -> Any:
-    """``spectrum`` as a ``mi.Spectrum``: in polarized variants, what depolarizes light."""
+    """``spectrum`` as a ``mi.Spectrum``: in polarized variants, a depolarizer."""
     return mi.depolarizer(spectrum)
 
 
 def brightness(spectrum: Any, wavelengths: Any) -> Any:
-    """Luminance of a ``mi.Spectrum``, polarized or not, to choose samples by."""
+    """Luminance of a ``mi.Spectrum``, polarized or not, for importance sampling."""
     return mi.luminance(mi.unpolarized_spectrum(spectrum), wavelengths)
 
 
@@ -91,7 +91,7 @@ def units(wavelengths: Any) -> list:
 
 
 def spread(sample: Any) -> Any:
-    """As many numbers in [0, 1) as there are wavelengths, of one, at equal distances."""
+    """A number in [0, 1) for each wavelength, equally spaced, from a single random one."""
     shifted = [sample + i / COUNT for i in range(COUNT)]
     return mi.UnpolarizedSpectrum(*(v - dr.floor(v) for v in shifted))
 
@@ -118,17 +118,17 @@ def _coefficients(color: list, table: dict) -> Any:
     zi = dr.binary_search(0, size - 1, lambda i: dr.gather(mi.Float, levels, i) <= z)
     zi = dr.minimum(dr.maximum(zi, 1) - 1, size - 2)
     low, high = dr.gather(mi.Float, levels, zi), dr.gather(mi.Float, levels, zi + 1)
-    place = [x - mi.Float(xi), y - mi.Float(yi), (z - low) / (high - low)]
+    fraction = [x - mi.Float(xi), y - mi.Float(yi), (z - low) / (high - low)]
     which = dr.select(blue, mi.UInt32(2), dr.select(green, mi.UInt32(1), mi.UInt32(0)))
-    found = mi.Vector3f(0)
+    coefficients = mi.Vector3f(0)
     for corner in range(8):
         offsets = [corner & 1, corner >> 1 & 1, corner >> 2]
         weight = mi.Float(1)
-        for v, offset in zip(place, offsets, strict=True):
+        for v, offset in zip(fraction, offsets, strict=True):
             weight = weight * (v if offset else 1 - v)
         cell = ((which * size + zi + offsets[2]) * size + yi + offsets[1]) * size + xi + offsets[0]
-        found += weight * dr.gather(mi.Vector3f, data, cell)
-    # of grey, the spectrum is flat; black and white end where Mitsuba's do
+        coefficients += weight * dr.gather(mi.Vector3f, data, cell)
+    # grey has a flat spectrum; black and white are limited as in Mitsuba
     flat, grey = (r == g) & (g == b), (r + g + b) * (1 / 3)
     level = (grey - 0.5) * dr.rsqrt(dr.maximum(grey * (1 - grey), (0.5 / 8192) ** 2))
-    return dr.select(flat, mi.Vector3f(0, 0, level), found)
+    return dr.select(flat, mi.Vector3f(0, 0, level), coefficients)

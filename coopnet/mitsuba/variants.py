@@ -41,7 +41,7 @@ def made(name: str) -> type:
 
     Raises:
         AttributeError: no such class.
-        RuntimeError: no variant is set, or one that fields do not run in.
+        RuntimeError: no variant is set, or one in which fields do not run.
     """
     if name not in _makers:
         raise AttributeError(f"module 'coopnet.mitsuba' has no attribute {name!r}")
@@ -100,5 +100,5 @@ def check_rgb(where: str) -> None:
 def check_unpolarized(where: str) -> None:
     """Raise ``RuntimeError`` if the variant tracks how light is polarized."""
     why = f"{where}: it does not follow how light is polarized, and the Mitsuba variant is"
-    cure = "use one without, or Mitsuba's own integrators"
-    ensure("polarized" not in current(where), f"{why} {mi.variant()}; {cure}.", RuntimeError)
+    hint = "use one without, or Mitsuba's own integrators"
+    ensure("polarized" not in current(where), f"{why} {mi.variant()}; {hint}.", RuntimeError)

@@ -39,7 +39,7 @@ class Composite(Encoding):
         The features of all nested encodings, or, if reduced by sum or product, as many as one of them has.
 
     Raises:
-        TypeError: ``nested`` holds something else than encodings.
+        TypeError: ``nested`` holds anything but encodings.
         ValueError: ranges outside the input, open in more than one place, or of other lengths than ``nested``; a
             reduction of different widths.
 
@@ -67,11 +67,11 @@ class Composite(Encoding):
         check_features("Composite", "in_features", check_in_features("Composite", in_features))
         counts = self._counts()
         rest = [i for i, n in enumerate(counts) if n < 0]
-        cure = "only one may take the rest; give n_dims_to_encode, or in_features to the encodings"
-        ensure(len(rest) < 2, f"Composite: the encodings {rest} state no number of coordinates, but {cure}.")
+        hint = "only one may take the rest; give n_dims_to_encode, or in_features to the encodings"
+        ensure(len(rest) < 2, f"Composite: the encodings {rest} state no number of coordinates, but {hint}.")
         if rest and any(b >= 0 for b in self.dims_to_encode_begin):
-            cure = "which dims_to_encode_begin leaves unclear; give all n_dims_to_encode"
-            raise ValueError(f"Composite: encoding {rest[0]} takes the rest of the coordinates, {cure}.")
+            hint = "which dims_to_encode_begin leaves unclear; give all n_dims_to_encode"
+            raise ValueError(f"Composite: encoding {rest[0]} takes the rest of the coordinates, {hint}.")
         if not rest and self.nested and in_features < 0:
             in_features = max(begin + n for _, begin, n in self._ranges(-1))
             in_features = check_features("Composite", "in_features", in_features) if in_features > 0 else -1
@@ -139,15 +139,15 @@ class Composite(Encoding):
         bundles = []
         for e, begin, n in self.parts(len(coordinates)):
             x = UnpackedVector(coordinates[begin : begin + n])
-            y, moved = e.jvp(x, [t[begin : begin + n] for t in tangents])
-            bundles.append([list(y), *map(list, moved)])
+            y, dy = e.jvp(x, [t[begin : begin + n] for t in tangents])
+            bundles.append([list(y), *map(list, dy)])
         ys, *dys = zip(*bundles, strict=True)
         if self.reduction != "product":  # linear
             return self._reduced(ys), [self._reduced(parts) for parts in dys]
         width, count = range(len(ys[0])), range(len(ys))
         others = [[math.prod(ys[j][k] for j in count if j != i) for k in width] for i in count]
-        moved = [[sum(parts[i][k] * others[i][k] for i in count) for k in width] for parts in dys]
-        return self._reduced(ys), moved
+        dy = [[sum(parts[i][k] * others[i][k] for i in count) for k in width] for parts in dys]
+        return self._reduced(ys), dy
 
     def parts(self, size: int) -> list[tuple[Any, int, int]]:
         """(encoding, first coordinate, number of coordinates) of all that have any; raises unless they fit."""

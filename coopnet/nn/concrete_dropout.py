@@ -101,13 +101,13 @@ class ConcreteDropout(Dropout):
     @property
     def p(self) -> Any:
         """Drop probability: the learned one, or the first one before there are parameters."""
-        held = self.logit.value
-        return self.initial if held is None else 1 / (1 + dr.exp(-dr.detach(held.data)))
+        logit = self.logit.value
+        return self.initial if logit is None else 1 / (1 + dr.exp(-dr.detach(logit.data)))
 
     @p.setter
     def p(self, value: Any) -> None:
-        fits = is_number(value) and 0 < value < 1
-        check(fits, "ConcreteDropout", "p", value, "a number in (0, 1)")
+        valid = is_number(value) and 0 < value < 1
+        check(valid, "ConcreteDropout", "p", value, "a number in (0, 1)")
         self.initial = float(value)
         self._law(self.initial).check_entries()
         if self.logit.value is not None:
@@ -117,9 +117,9 @@ class ConcreteDropout(Dropout):
     @property
     def relaxed(self) -> bool:
         """Has the rate a gradient, so that masks are relaxed?"""
-        held = self.logit.value
+        logit = self.logit.value
         # also if gradients are suspended, to be computed later
-        return held is not None and (held.data.index_ad != 0 or _relaxing.get())
+        return logit is not None and (logit.data.index_ad != 0 or _relaxing.get())
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
         kind, leaf = kinds.kind(x, "ConcreteDropout")
@@ -157,14 +157,14 @@ class ConcreteDropout(Dropout):
 
 def _factors(words: list, logit: Any, temperature: float) -> tuple[list, list]:
     """The factors of the elements, and their derivatives by ``logit``."""
-    single, found, slopes = type(logit), [], []
+    single, factors, slopes = type(logit), [], []
     odds = dr.exp(logit)  # p / (1 - p)
     for word in words:
         u = (single(word >> 8) + 0.5) * 2**-24
         dropped = 1 / (1 + dr.exp(-(logit + dr.log(u) - dr.log(1 - u)) * (1 / temperature)))
-        found.append((1 - dropped) * (1 + odds))
+        factors.append((1 - dropped) * (1 + odds))
         slopes.append((1 - dropped) * (odds - dropped * (1 + odds) * (1 / temperature)))
-    return found, slopes
+    return factors, slopes
 
 
 class _RelaxedMask(dr.CustomOp):

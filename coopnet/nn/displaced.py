@@ -77,8 +77,8 @@ class Displaced(Drawn, Encoding):
         check_type("Displaced", "key", key, (Key, type(None)), "a coopnet.Key or None")
         if key is None:
             return self.encoding(x)
-        (moved,) = self._displaced(kinds.even(kinds.rows(x, self._check(x))), [], key)
-        return self.encoding(contained(moved, x), key)
+        (displaced,) = self._displaced(kinds.even(kinds.rows(x, self._check(x))), [], key)
+        return self.encoding(contained(displaced, x), key)
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
         check_type("Displaced", "key", key, (Key, type(None)), "a coopnet.Key or None")
@@ -90,11 +90,11 @@ class Displaced(Drawn, Encoding):
 
     def interpolated(self, values: Any, coordinates: list) -> list:
         """``values`` of the vertices, an array like the deviations, at coordinates: one for each axis."""
-        return self._grid(values).interpolate(values, self._places(coordinates), [])[0]
+        return self._grid(values).interpolate(values, self._positions(coordinates), [])[0]
 
     def cell(self, coordinates: list) -> tuple[list, list]:
         """For each axis, the number of the cell in which a coordinate lies, and its place there, from 0 to 1."""
-        position = [v + 0.5 for v in self._places(coordinates)]  # as FeatureGrid has it
+        position = [v + 0.5 for v in self._positions(coordinates)]  # as FeatureGrid has it
         uint32 = dr.uint32_array_t(type(position[0]))
         lowest = [dr.floor(v) for v in position]
         return [uint32(v) for v in lowest], [v - low for v, low in zip(position, lowest, strict=True)]
@@ -113,15 +113,15 @@ class Displaced(Drawn, Encoding):
         grid = DrawnFeatureGrid(self._grid(dr.zeros(single, dr.width(data))), data, key, self.stream).drawn()
         x = [single(v) for v in parts[:n]]
         directions = [self._directions(x, [single(v) for v in t[:n]]) for t in tangents]
-        bundle = grid.interpolate(grid.data, self._places(x), directions)
+        bundle = grid.interpolate(grid.data, self._positions(x), directions)
         pairs = zip((parts, *tangents), bundle, strict=True)
         return [[*(leaf(v + d) for v, d in zip(p, moved, strict=False)), *p[n:]] for p, moved in pairs]
 
     def _grid(self, data: Any) -> FeatureGrid:
-        n, most = len(self.sides), max(self.sides)
-        return FeatureGrid(data, [Level(1.0, most, 0, self.vertices)], n, n, hashed=False)
+        n, longest = len(self.sides), max(self.sides)
+        return FeatureGrid(data, [Level(1.0, longest, 0, self.vertices)], n, n, hashed=False)
 
-    def _places(self, coordinates: list) -> list:
+    def _positions(self, coordinates: list) -> list:
         """Coordinates, moved so that the vertices of :class:`FeatureGrid` lie from corner to corner of the cube."""
         inside = [dr.select(dr.isfinite(v), dr.clip(v, 0, 1), 0) for v in coordinates]
         return [dr.fma(v, side - 1, -0.5) for v, side in zip(inside, self.sides, strict=False)]
@@ -134,8 +134,8 @@ class Displaced(Drawn, Encoding):
         ensure(self.encoding is not None, "Displaced: there is no encoding; call Displaced(encoding, sides).")
         encoding, width = self.encoding._alloc(dtype, size, rng)
         layer, n = Displaced(encoding, self.sides, self.stream), len(self.sides)
-        fits = 0 < n <= (size if size > 0 else encoding.in_features)
-        ensure(fits, f"Displaced: sides are those of {n} coordinates, but the encoding takes {size}.")
+        valid = 0 < n <= (size if size > 0 else encoding.in_features)
+        ensure(valid, f"Displaced: sides are those of {n} coordinates, but the encoding takes {size}.")
         on_host = dr.backend_v(dtype) == dr.JitBackend.LLVM
         check_entries("Displaced", "displacements", (layer.vertices, n), 4, on_host)
         single = dr.float32_array_t(dr.array_t(dtype))

@@ -130,12 +130,12 @@ class DrawnLinear(Drawn, Module):
         return self.jvp(x, [], key)[0]
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
-        y, moved = self._jvp(self.linear, x, tangents)
+        y, dys = self._jvp(self.linear, x, tangents)
         if key is None:
-            return y, moved
+            return y, dys
         u, shifted = self._jvp(self.factor, x, tangents)
         numbers = self._numbers(len(y), len(u), key, y.type)
-        vectors = [self._added(a, b, numbers) for a, b in zip((y, *moved), (u, *shifted), strict=True)]
+        vectors = [self._added(a, b, numbers) for a, b in zip((y, *dys), (u, *shifted), strict=True)]
         return vectors[0], vectors[1:]
 
     def spread(self, x: Any) -> Any:

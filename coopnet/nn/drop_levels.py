@@ -75,8 +75,8 @@ class DropLevels(Dropout):
             return x
         each, width = self.n_features_per_level, kinds.features(x, kind)
         ensure(each is not None, f"{where}: how many features a level has is not known; build the field first.")
-        fits = width % each == 0
-        ensure(fits, f"{where}: the input has {width} features, which is no number of levels of {each} features.")
+        divisible = width % each == 0
+        ensure(divisible, f"{where}: the input has {width} features, which is no number of levels of {each} features.")
         samples = kinds.samples(x, kind)
         law = self.law
         if not self.per_sample:
@@ -98,8 +98,8 @@ class DropLevels(Dropout):
     def _join(self, layers: list) -> None:
         super()._join(layers)
         if self.n_features_per_level is None:
-            place = next(i for i, layer in enumerate(layers) if layer is self)
-            before = [layer for layer in layers[:place] if isinstance(layer, Lattice)]
-            cure = "put it behind a Grid, HashGrid or Permutohedral, or give n_features_per_level"
-            ensure(before, f"DropLevels: there is no grid before it; {cure}.")
+            index = next(i for i, layer in enumerate(layers) if layer is self)
+            before = [layer for layer in layers[:index] if isinstance(layer, Lattice)]
+            hint = "put it behind a Grid, HashGrid or Permutohedral, or give n_features_per_level"
+            ensure(before, f"DropLevels: there is no grid before it; {hint}.")
             self.n_features_per_level = before[-1].n_features_per_level

@@ -101,8 +101,8 @@ def dropout_mask(n: int, p: Any, key: Key, *, stream: int = 0, bits: int = 16, r
     law.check_entries()
     check_type(where, "key", key, Key, "a coopnet.Key")
     if key.index is None:
-        cure = "give one, such as Key(seed, index=dr.arange(UInt32, samples))"
-        raise ValueError(f"{where}: the key has no index, so the number of samples is unknown; {cure}.")
+        hint = "give one, such as Key(seed, index=dr.arange(UInt32, samples))"
+        raise ValueError(f"{where}: the key has no index, so the number of samples is unknown; {hint}.")
     n = int(n)
     if not isinstance(key.index, dr.ArrayBase):
         width = np.atleast_1d(key.index).size

@@ -113,9 +113,9 @@ class Embedding(Module):
             data, index = type(data)(whole, (stack.count * self.count, self._width)), index + stack.which * self.count
         leaf = table_type if self.output == "table" else _OUTPUTS[self.output](table_type)
         if is_deterministic() and symbolic() and dr.grad_enabled(data):
-            what = "the gradient of an embedding inside a symbolic loop or call accumulates with atomics"
-            cure = "look rows up outside, or run the loop in evaluated mode"
-            raise RuntimeError(f"deterministic: {what}, in no fixed order; {cure}.")
+            problem = "the gradient of an embedding inside a symbolic loop or call accumulates with atomics"
+            hint = "look rows up outside, or run the loop in evaluated mode"
+            raise RuntimeError(f"deterministic: {problem}, in no fixed order; {hint}.")
         features = lookup(data, index, active, leaf, self.deterministic or is_deterministic())
         return features if isinstance(x, tuple) else contained(features, x)
 
@@ -144,21 +144,21 @@ class Embedding(Module):
         if self.check and not symbolic() and not frozen():
             dr.schedule(given)
             if not dr.all(active & whole):
-                self._complain(given, bool(dr.all(whole)))
+                self._raise_out_of_range(given, bool(dr.all(whole)))
             return uint32(ids), dr.mask_t(uint32)(True)
         index = uint32(dr.select(active, ids, 0))
         if self.out_of_range == "clamp":
             return dr.select(active | negative, index, self.count - 1), dr.mask_t(uint32)(True)
         return index, dr.mask_t(uint32)(active)
 
-    def _complain(self, ids: Any, whole: bool) -> None:
+    def _raise_out_of_range(self, ids: Any, whole: bool) -> None:
         ensure(whole, "Embedding: ids of a floating point type must be whole numbers, but some are not.")
         name = type(ids).__name__
         if dr.itemsize_v(ids) < 4:
             ids = dr.int32_array_t(type(ids))(ids)
         given = f"ids ({name}) reach from {dr.min(ids)[0]} to {dr.max(ids)[0]}; they must lie in [0, {self.count})"
-        cure = "To accept others, give check=False with out_of_range='clamp' or 'zero'"
-        raise ValueError(f"Embedding: {given}. {cure}.")
+        hint = "To accept others, give check=False with out_of_range='clamp' or 'zero'"
+        raise ValueError(f"Embedding: {given}. {hint}.")
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Embedding, int]:  # type: ignore[override]
         ensure(size in (-1, 1), f"Embedding: the input has {size} features, but the layer takes 1, the id.")
@@ -189,7 +189,7 @@ def _ids(x: Any, own: type) -> Any:
 
 
 def _from_numpy(x: np.ndarray, own: type) -> Any:
-    fits, given = x.dtype.kind in "iu" and x.ndim <= 1 and x.size, f"a NumPy array of {x.dtype} and shape {x.shape}"
-    ensure(fits, f"Embedding: got {given}; a 1D array of integers is needed.", TypeError)
+    valid, given = x.dtype.kind in "iu" and x.ndim <= 1 and x.size, f"a NumPy array of {x.dtype} and shape {x.shape}"
+    ensure(valid, f"Embedding: got {given}; a 1D array of integers is needed.", TypeError)
     wide, dtype = (dr.uint64_array_t, np.uint64) if x.dtype.kind == "u" else (dr.int64_array_t, np.int64)
     return wide(own)(np.atleast_1d(x).astype(dtype))

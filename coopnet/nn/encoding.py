@@ -68,9 +68,9 @@ class Encoding(Module):
         check_bundle(drawn, x, tangents, arrays=True)
         drawn._check(x)
         leaf, wide = _types(list(x))
-        y, moved = drawn._moved([wide(v) for v in x], [[wide(v) for v in t] for t in tangents])
-        y, *moved = [rebuilt([leaf(v) for v in vector], x) for vector in (y, *moved)]
-        return y, moved
+        y, dys = drawn._moved([wide(v) for v in x], [[wide(v) for v in t] for t in tangents])
+        y, *dys = [rebuilt([leaf(v) for v in vector], x) for vector in (y, *dys)]
+        return y, dys
 
     def _moved(self, coordinates: list, tangents: list[list]) -> tuple[list, list[list]]:
         """The features, and their derivatives in the directions ``tangents``, all in the precision of ``_features``."""
@@ -103,8 +103,8 @@ class Encoding(Module):
 
     def _size(self, size: int) -> int:
         name, takes = type(self).__name__, self.in_features
-        fits = size < 0 or takes < 0 or size == takes
-        ensure(fits, f"{name}: in_features is {takes}, but the input has {size} features.")
+        valid = size < 0 or takes < 0 or size == takes
+        ensure(valid, f"{name}: in_features is {takes}, but the input has {size} features.")
         size = takes if size < 0 else size
         ensure(size > 0, f"{name}: the size of the input is unknown; give in_features, or call alloc(dtype, size).")
         check_features(name, "in_features", size)

@@ -69,24 +69,24 @@ class Fourier(Encoding):
         y: list[Any] = []
         for periods in project(matrix, [type(matrix)(x) for x in coordinates]):
             y += dr.sincos((periods - dr.round(periods)) * (2 * math.pi))
-        # with a lane for every sample; otherwise each entry's gradient would be summed by itself
+        # with a lane for every sample; otherwise each entry's gradient would be summed separately
         lanes = dr.zeros(type(matrix), max(dr.width(v) for v in coordinates))
-        moved = []
+        dys = []
         for tangent in tangents:
             parts: list[Any] = []
             for i, periods in enumerate(project(matrix, [type(matrix)(t) + lanes for t in tangent])):
                 s, c = y[2 * i : 2 * i + 2]
                 slope = periods * (2 * math.pi)
                 parts += [slope * c, -slope * s]
-            moved.append(parts)
-        return y, moved
+            dys.append(parts)
+        return y, dys
 
     def _matrix(self, coordinates: list) -> Any:
-        held = self.frequencies.value
-        if held is None:
+        matrix = self.frequencies.value
+        if matrix is None:
             raise ValueError("Fourier: the layer has no frequencies yet; call net = net.alloc(dtype, size) first.")
-        self._same_backend(type(coordinates[0]), type(held.data))
-        return held.data
+        self._same_backend(type(coordinates[0]), type(matrix.data))
+        return matrix.data
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:
         layer, width = super()._alloc(dtype, size, rng)

@@ -31,9 +31,9 @@ class _Waves(Encoding):
 
     def _set(self, count: int, in_features: int) -> None:
         name, limit = type(self).__name__, f"at most {MAX_OCTAVES} are possible"
-        fits = check_positive(name, self._count, count) <= MAX_OCTAVES
+        valid = check_positive(name, self._count, count) <= MAX_OCTAVES
         why = "beyond which single precision has no frequencies"
-        ensure(fits, f"{name}: {self._count} is {shown(count)}; {limit}, {why}.")
+        ensure(valid, f"{name}: {self._count} is {shown(count)}; {limit}, {why}.")
         setattr(self, self._count, count)
         self.in_features = check_in_features(name, in_features)
         check_features(name, self._count, count, self.width(abs(in_features)))
@@ -43,16 +43,16 @@ class _Waves(Encoding):
 
     def _moved(self, coordinates: list, tangents: list[list]) -> tuple[list, list[list]]:
         y: list[Any] = []
-        moved: list[list] = [[] for _ in tangents]
+        dys: list[list] = [[] for _ in tangents]
         for k, x in enumerate(coordinates):
             for i, phase in enumerate(self._phases(x)):
                 for value, slope in self._waves(phase, i):
                     y.append(value)
-                    for tangent, parts in zip(tangents, moved, strict=True):
+                    for tangent, parts in zip(tangents, dys, strict=True):
                         # multiplied by the frequency last: frequency times slope may overflow where the whole product
                         # does not
                         parts.append(tangent[k] * slope * self._lowest * 2.0**i)
-        return y, moved
+        return y, dys
 
     def _phases(self, x: Any) -> Iterator[Any]:
         """The phases of ``x`` for all frequencies, in periods, each minus the nearest integer.

@@ -19,10 +19,10 @@ MOST = 4096
 def gradient_banks(*fields: Any, banks: int | None = None) -> contextlib.AbstractContextManager[None]:
     r"""Within this context, ``dr.backward`` inside symbolic loops gives right weight gradients on CUDA.
 
-    Loops that differentiate each iteration by itself, such as the adjoint of path replay backpropagation (Vicini et al.
-    2021), accumulate the gradients of weights inside the loop. Without this context they add up in one buffer in half
-    precision, where a sum of more than about 2^13 increments of one sign stops growing. Within it, lane :math:`i` of
-    :math:`N` adds to the accumulator :math:`\lfloor i K / N \rfloor` of :math:`K`; on leaving the context, the
+    Loops that differentiate each iteration separately, such as the adjoint of path replay backpropagation (Vicini et
+    al. 2021), accumulate the gradients of weights inside the loop. Without this context they add up in one buffer in
+    half precision, where a sum of more than about 2^13 increments of one sign stops growing. Within it, lane :math:`i`
+    of :math:`N` adds to the accumulator :math:`\lfloor i K / N \rfloor` of :math:`K`; on leaving the context, the
     accumulators are summed in single precision and added to the weights' gradients, which are complete only then.
 
     The networks may be evaluated anywhere in the body of the loop, also by functions that it calls. Other networks, and
@@ -35,7 +35,7 @@ def gradient_banks(*fields: Any, banks: int | None = None) -> contextlib.Abstrac
     Args:
         fields: the networks: :class:`NeuralField`, :class:`MLP` or other modules, packed. Without any, all networks.
         banks: their number :math:`K`; ``None`` chooses it by the number of samples. Each has the size of the weights.
-            Each is traced by itself, which takes milliseconds; ``dr.freeze`` saves them.
+            Each is traced separately, which takes milliseconds; ``dr.freeze`` saves them.
 
     Raises:
         TypeError: an argument is no module.

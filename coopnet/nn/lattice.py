@@ -50,8 +50,8 @@ class Lattice(Encoding):
         self.hashmap_size = check_positive(where, "hashmap_size", hashmap_size)
         self.base_resolution = check_positive(where, "base_resolution", base_resolution)
         needed = f"a multiple of n_features_per_level, {self.n_features_per_level},"
-        fits = self._MULTIPLE is not None or hashmap_size % n_features_per_level == 0
-        check(fits, where, "hashmap_size", hashmap_size, needed)
+        divisible = self._MULTIPLE is not None or hashmap_size % n_features_per_level == 0
+        check(divisible, where, "hashmap_size", hashmap_size, needed)
         if per_level_scale is not None:
             per_level_scale = check_above(where, "per_level_scale", per_level_scale)
         self.per_level_scale = per_level_scale
@@ -113,13 +113,13 @@ class Lattice(Encoding):
         # fixed point has one scale for all sums: large gradients of one field would make those of others inexact
         ordered = ordered and stack is None
         bundle = grid.evaluate(x, directions, ordered)
-        features, *moved = [
-            [self._shown(k, dr.select(m, v, dr.nan)) for k, v in enumerate(y)]
+        features, *dys = [
+            [self._up_to_max_level(k, dr.select(m, v, dr.nan)) for k, v in enumerate(y)]
             for m, y in zip(masks, bundle, strict=True)
         ]
-        return features, moved
+        return features, dys
 
-    def _shown(self, k: int, feature: Any) -> Any:
+    def _up_to_max_level(self, k: int, feature: Any) -> Any:
         """Feature ``k``, or zero if it is of a level above :attr:`max_level`."""
         if self.max_level is None:
             return feature
@@ -128,11 +128,11 @@ class Lattice(Encoding):
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:
         layer, width = super()._alloc(dtype, size, rng)
         self._check_dimension(size := layer.in_features)
-        found, n = self._levels(size, dr.backend_v(dtype) == dr.JitBackend.LLVM), self.n_features_per_level
-        data = self._draw(dr.float32_array_t(dr.array_t(dtype)), found[-1].end * n, rng)
+        levels, n = self._levels(size, dr.backend_v(dtype) == dr.JitBackend.LLVM), self.n_features_per_level
+        data = self._draw(dr.float32_array_t(dr.array_t(dtype)), levels[-1].end * n, rng)
         dr.schedule(data)
         hashed = self.storage == "hash"
-        layer.grid = Unpacked(FeatureGrid(data, found, size, n, hashed, self.interpolation, self._SIMPLICES))
+        layer.grid = Unpacked(FeatureGrid(data, levels, size, n, hashed, self.interpolation, self._SIMPLICES))
         layer.max_level = to(self.max_level, dtype)
         return layer, width
 
@@ -158,16 +158,16 @@ class Lattice(Encoding):
         last = first + math.log2(growth) * (self.n_levels - 1)
         if max(first, last) >= 31:
             finest = f"the finest level has about 2^{max(first, last):.0f} cells a side"
-            cure = "use fewer levels, a smaller base_resolution or a smaller per_level_scale"
-            raise ValueError(f"{name}: {finest}, but fewer than 2^31 can be numbered; {cure}.")
+            hint = "use fewer levels, a smaller base_resolution or a smaller per_level_scale"
+            raise ValueError(f"{name}: {finest}, but fewer than 2^31 can be numbered; {hint}.")
         if last < -20:
-            cure = "use fewer levels or a larger per_level_scale"
-            raise ValueError(f"{name}: a cell of the last level is about 2^{-last:.0f} units wide; {cure}.")
-        most = {"hash": self.hashmap_size, "tiled": self.base_resolution**size, "dense": math.inf}[self.storage]
+            hint = "use fewer levels or a larger per_level_scale"
+            raise ValueError(f"{name}: a cell of the last level is about 2^{-last:.0f} units wide; {hint}.")
+        limit = {"hash": self.hashmap_size, "tiled": self.base_resolution**size, "dense": math.inf}[self.storage]
         if self._MULTIPLE is None:
-            most = min(most, 2**31 - 1)  # the limit of drjit.nn
+            limit = min(limit, 2**31 - 1)  # the limit of drjit.nn
         multiple = self._MULTIPLE or self.n_features_per_level
-        layout = levels(size, scales(self.n_levels, self.base_resolution, growth, self._NUMBER), multiple, most)
+        layout = levels(size, scales(self.n_levels, self.base_resolution, growth, self._NUMBER), multiple, limit)
         shape = layout[-1].end, self.n_features_per_level
         check_entries(name, f"features in {self.n_levels} levels", shape, 4, on_host)
         return layout

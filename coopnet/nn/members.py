@@ -54,8 +54,8 @@ class Members(Encoding):
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
         check_bundle(self, x, tangents, arrays=True)
-        y, *moved = self._bundle(list(x), tangents, key)
-        return y, moved
+        y, *dys = self._bundle(list(x), tangents, key)
+        return y, dys
 
     def each(self, x: list, tangents: list, key: Key | None = None) -> list[list[list]]:
         """The bundle of outputs of every member, in single precision."""
@@ -64,8 +64,8 @@ class Members(Encoding):
         work = dr.float16_array_t(single) if self.work == "half" else single
         bundles = []
         for encoding, network in zip(self.encodings, self.networks, strict=True):
-            features, moved = encoding.jvp(x, tangents, key) if tangents else (encoding(x, key), [])
-            vectors = [UnpackedVector(work(v) for v in vector) for vector in (features, *moved)]
+            features, dfeatures = encoding.jvp(x, tangents, key) if tangents else (encoding(x, key), [])
+            vectors = [UnpackedVector(work(v) for v in vector) for vector in (features, *dfeatures)]
             bundles.append([widened(list(y), single) for y in apply([network], vectors, key)])
         return bundles
 
@@ -73,7 +73,9 @@ class Members(Encoding):
         count = len(self.networks)
         if key is None:
             members = self.each(x, tangents)
-            return [[sum(v[1:], v[0]) * (1 / count) for v in zip(*parts, strict=True)] for parts in _turned(members)]
+            return [
+                [sum(v[1:], v[0]) * (1 / count) for v in zip(*parts, strict=True)] for parts in _transposed(members)
+            ]
         key = key.traced(dr.uint32_array_t(type(x[0])))
         number = key.step % count
         members = self.each(x, tangents, key.fold_in(key.step // count))
@@ -104,6 +106,6 @@ class Members(Encoding):
         return f"Members([\n{inner}])"
 
 
-def _turned(members: list[list[list]]) -> list[list[list]]:
+def _transposed(members: list[list[list]]) -> list[list[list]]:
     """The bundles rearranged: for each vector, those of all members one after the other."""
     return [list(vectors) for vectors in zip(*members, strict=True)]

@@ -79,11 +79,11 @@ class Module(drnn.Module):
         tensor = isinstance(dtype, type) and issubclass(dtype, dr.ArrayBase) and dr.is_tensor_v(dtype)
         such = "a Linear layer requires a Tensor type such as drjit.llvm.ad.TensorXf"
         ensure(tensor, f"{where}: dtype is {shown(dtype)}; {such}.", TypeError)
-        kind, fits = f"{dtype.__module__}.{dtype.__name__}", dr.is_float_v(dtype) and dr.is_diff_v(dtype)
+        kind, valid = f"{dtype.__module__}.{dtype.__name__}", dr.is_float_v(dtype) and dr.is_diff_v(dtype)
         needed = "a floating point tensor type of drjit.llvm.ad or drjit.cuda.ad is needed"
-        ensure(fits, f"{where}: dtype is {kind}; {needed}.", TypeError)
-        fits = is_int(size, 1, MAX_ENTRIES) or is_int(size, -1, -1)
-        check(fits, where, "size", size, "a positive number of input features, or -1,")
+        ensure(valid, f"{where}: dtype is {kind}; {needed}.", TypeError)
+        valid = is_int(size, 1, MAX_ENTRIES) or is_int(size, -1, -1)
+        check(valid, where, "size", size, "a positive number of input features, or -1,")
         check_type(where, "rng", rng, (dr.random.Generator, type(None)), "dr.rng(seed), or None,")
         require(dtype)
         check_network(self, where)
@@ -111,8 +111,8 @@ class Module(drnn.Module):
         check_bundle(self, x, tangents)
         kinds.require_float(x.type, f"{type(self).__name__}.jvp")
         self.output_width(len(x), x.type, key)
-        y, *moved = evaluate([op], [x, *tangents], key)
-        return y, moved
+        y, *dys = evaluate([op], [x, *tangents], key)
+        return y, dys
 
     def op(self) -> Any:
         """The op of this layer in the engine, which runs it together with its neighbours; ``None`` if it runs alone."""
@@ -134,9 +134,9 @@ class Module(drnn.Module):
 
     def __copy__(self) -> Any:
         """Another layer around the same parameters."""
-        twin = object.__new__(type(self))
-        twin.__dict__.update(self.__dict__)
-        return twin
+        new = object.__new__(type(self))
+        new.__dict__.update(self.__dict__)
+        return new
 
     def __deepcopy__(self, memo: dict) -> Any:
         """A copy with parameters of its own, on the device, packed like the original. As with Dr.Jit's arrays,
@@ -145,9 +145,9 @@ class Module(drnn.Module):
         for p in parameters(self):
             if isinstance(p.value, drnn.MatrixView) and id(p.value) not in memo:
                 memo[id(p.value)] = changed(p.value, buffer=copy.deepcopy(p.value.buffer, memo))
-        twin = memo[id(self)] = object.__new__(type(self))
-        twin.__dict__.update(copy.deepcopy(self.__getstate__(), memo))
-        return twin
+        new = memo[id(self)] = object.__new__(type(self))
+        new.__dict__.update(copy.deepcopy(self.__getstate__(), memo))
+        return new
 
     def __getstate__(self) -> dict[str, Any]:
         """The attributes, except caches that belong to these layers; copies make their own."""
@@ -200,9 +200,9 @@ class Module(drnn.Module):
         where = f"{type(self).__name__}.gradient"
         parameter = find(self, name, where)
         tracks = dr.grad_enabled(parameter.storage)
-        cure = "call dr.enable_grad() on the parameters, or net.update(opt) with an optimizer's"
-        what = f"{parameter.name} does not track gradients; {cure}, before the network is evaluated"
-        ensure(tracks, f"{where}: {what}.")
+        hint = "call dr.enable_grad() on the parameters, or net.update(opt) with an optimizer's"
+        problem = f"{parameter.name} does not track gradients; {hint}, before the network is evaluated"
+        ensure(tracks, f"{where}: {problem}.")
         return parameter.numpy(where, dr.grad).copy()
 
     def set_matrix(self, name: str, value: Any) -> None:
@@ -324,7 +324,7 @@ class Module(drnn.Module):
         Raises:
             KeyError: a pair or keyword of unknown name.
             ValueError: a value of another shape.
-            TypeError: ``other`` is something else; a value that is no array of real numbers.
+            TypeError: ``other`` has another type; a value that is no array of real numbers.
 
         >>> field.update(opt)
         """

@@ -62,8 +62,8 @@ class OneBlob(Encoding):
 
     def _moved(self, coordinates: list, tangents: list[list]) -> tuple[list, list[list]]:
         rows = [[a - b for a, b in itertools.pairwise(self._edges(self._kernel, x, 0))] for x in coordinates]
-        moved = [[dx * v for dx, row in zip(t, rows, strict=True) for v in row] for t in tangents]
-        return self._features(coordinates), moved
+        dys = [[dx * v for dx, row in zip(t, rows, strict=True) for v in row] for t in tangents]
+        return self._features(coordinates), dys
 
     def _edges(self, function: Any, x: Any, period: int) -> list:
         """``function`` at all edges of bins, seen from the blob; if periodic, it grows by ``period`` around."""

@@ -34,7 +34,7 @@ class Pad(Encoding):
         The features of ``nested``, and ``before + after`` more.
 
     Raises:
-        TypeError: ``nested`` is something else.
+        TypeError: ``nested`` has another type.
         ValueError: a negative number of constants; a value that is not finite; too many features.
 
     >>> encoding = cn.nn.Pad(cn.Identity(), after=13)
@@ -70,8 +70,8 @@ class Pad(Encoding):
         return self._between(list(self.nested(UnpackedVector(coordinates))), self.value)
 
     def _moved(self, coordinates: list, tangents: list[list]) -> tuple[list, list[list]]:
-        y, moved = self.nested.jvp(UnpackedVector(coordinates), tangents)
-        return self._between(list(y), self.value), [self._between(list(t), 0.0) for t in moved]
+        y, dys = self.nested.jvp(UnpackedVector(coordinates), tangents)
+        return self._between(list(y), self.value), [self._between(list(t), 0.0) for t in dys]
 
     def _between(self, features: list, value: float) -> list:
         # in full width, as tensors need it

@@ -110,8 +110,8 @@ class Parameter(NamedTuple):
         numbers = converted(value, dtype)
         if numbers is None:
             largest, name = np.abs(value[np.isfinite(value)]).max(), np.dtype(dtype).name
-            cure = "; use precision='single'" if dtype is np.float16 else ""
-            raise ValueError(f"{where}: {self.name} reaches {largest:g}, too large for {name}{cure}.")
+            hint = "; use precision='single'" if dtype is np.float16 else ""
+            raise ValueError(f"{where}: {self.name} reaches {largest:g}, too large for {name}{hint}.")
         pairs = zip(self.shape, self._stored_shape, strict=True)
         numbers = np.pad(numbers, [(0, held - given) for given, held in pairs])
         tp = type(self.value)
@@ -139,8 +139,8 @@ class Parameter(NamedTuple):
             raise TypeError(f"{where}: {new} is {shown(value)}; real numbers are needed.") from None
         real, given = array.dtype.kind in "fiu", array.shape
         ensure(real, f"{where}: {new} holds {array.dtype}; real numbers are needed.", TypeError)
-        fits = given == self.shape
-        ensure(fits, f"{where}: {self.name} has shape {self.shape}, but the new value has shape {given}.")
+        valid = given == self.shape
+        ensure(valid, f"{where}: {self.name} has shape {self.shape}, but the new value has shape {given}.")
         dtype = NUMPY_TYPES[dr.type_v(self.storage)]
         numbers = converted(array.ravel(), dtype)
         if numbers is None:

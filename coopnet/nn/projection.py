@@ -132,8 +132,8 @@ class SparseProjection(Encoding):
         return Signs(n_in, self.out_features, self.density, self.seed, transposed)
 
     def _known(self, method: str) -> int:
-        cure = "give in_features, or call alloc(dtype, size)"
-        ensure(self.in_features > 0, f"SparseProjection.{method}: in_features is -1; {cure}.")
+        hint = "give in_features, or call alloc(dtype, size)"
+        ensure(self.in_features > 0, f"SparseProjection.{method}: in_features is -1; {hint}.")
         return self.in_features
 
     def _apply(self, x: Any, transposed: bool) -> Any:
@@ -150,9 +150,9 @@ class SparseProjection(Encoding):
         require(leaf)
         few = kind != kinds.TENSOR and signs.n_in * signs.n_out * self.density <= UNROLL
         if symbolic() and not few:
-            what = "tensors" if kind == kinds.TENSOR else f"projections with more than {UNROLL} nonzero entries"
+            inputs = "tensors" if kind == kinds.TENSOR else f"projections with more than {UNROLL} nonzero entries"
             memory = "go through memory, which is impossible inside a symbolic loop, conditional or call"
-            raise RuntimeError(f"{where}: {what} {memory}; project outside, or use a smaller density.")
+            raise RuntimeError(f"{where}: {inputs} {memory}; project outside, or use a smaller density.")
         if kind == kinds.TENSOR:
             return type(x)(product(signs, x.array, samples), (signs.rows, samples))
         # the adjoint of a broadcast is a sum, which Dr.Jit computes here

@@ -62,10 +62,10 @@ def report(module: Any) -> Report:
     arrays: dict[int, Any] = {}
     for p in parameters(module):
         arrays[id(p.storage)] = p.storage
-        place = p.name.rpartition(".")[0]
+        path = p.name.rpartition(".")[0]
         count, size = math.prod(p.shape), math.prod(p.shape) * dr.itemsize_v(p.storage)
-        old = layers.get(place, LayerSize(place or types[place], types[place], (), 0, 0))
-        layers[place] = LayerSize(old.name, old.layer, (*old.shapes, p.shape), old.parameters + count, old.bytes + size)
+        old = layers.get(path, LayerSize(path or types[path], types[path], (), 0, 0))
+        layers[path] = LayerSize(old.name, old.layer, (*old.shapes, p.shape), old.parameters + count, old.bytes + size)
     if not layers:
         raise ValueError(f"{type(module).__name__}.report: there are no parameters yet; call alloc() or build() first.")
     total = sum(math.prod(dr.shape(a)) * dr.itemsize_v(a) for a in arrays.values())

@@ -35,8 +35,8 @@ class Composed(Module):
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
         check_bundle(self, x, tangents)
         check_type("Sequential", "key", key, Key | None, "a coopnet.Key or None")
-        y, *moved = apply([self], [x, *tangents], key)
-        return y, moved
+        y, *dys = apply([self], [x, *tangents], key)
+        return y, dys
 
 
 class Sequential(Composed):
@@ -124,8 +124,8 @@ def _alone(layer: Any, x: list, key: Key | None) -> list:
     if len(x) == 1:
         return [layer(x[0], key) if isinstance(layer, Module) else layer(x[0])]
     x = varying(x) if isinstance(x[0], drnn.CoopVec) else x
-    y, moved = jvp(layer, x[0], x[1:], key)
-    return [y, *moved]
+    y, dys = jvp(layer, x[0], x[1:], key)
+    return [y, *dys]
 
 
 def segments(layers: Sequence[Any]) -> list[Segment]:

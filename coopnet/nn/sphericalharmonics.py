@@ -65,7 +65,7 @@ class SphericalHarmonics(Encoding):
         for _ in range(1, n):
             a, b = around[-1]
             around.append((a * x - b * y, a * y + b * x))
-        moved = []
+        dys = []
         for tangent in tangents:
             dx, dy, dz = (2 * t for t in tangent)
             result: list[Any] = [None] * n**2
@@ -80,8 +80,8 @@ class SphericalHarmonics(Encoding):
                     result[band * (band + 1) + m] = (dp * a + p * da) * k
                     if m:
                         result[band * (band + 1) - m] = (dp * b + p * db) * k
-            moved.append(result)
-        return self._features(coordinates), moved
+            dys.append(result)
+        return self._features(coordinates), dys
 
 
 def _legendre(z: Any, n: int) -> list[list]:

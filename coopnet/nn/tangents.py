@@ -68,8 +68,8 @@ def of_all_lanes(bundle: list) -> list:
 def linear_jvp(layer: Any, x: Any, tangents: list, key: Key | None) -> tuple[Any, list]:
     """The rule of a linear layer with random draws: tangents go through it like the input, with the same draw."""
     check_bundle(layer, x, tangents)
-    y, *moved = [layer(v, key) for v in of_all_lanes([x, *tangents])]
-    return y, moved
+    y, *dys = [layer(v, key) for v in of_all_lanes([x, *tangents])]
+    return y, dys
 
 
 def no_rule(layer: Any) -> TypeError:

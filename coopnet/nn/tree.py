@@ -45,5 +45,5 @@ def children(module: Any) -> Iterator[Any]:
 def check_acyclic(module: Any, above: tuple) -> None:
     """Raise ``ValueError`` if ``module`` is one of the modules ``above`` that contain it."""
     if any(m is module for m in above):
-        what = f"the network contains itself, through a {type(module).__name__}"
-        raise ValueError(f"{type(above[0]).__name__}: {what}; layers may not hold what holds them.")
+        problem = f"the network contains itself, through a {type(module).__name__}"
+        raise ValueError(f"{type(above[0]).__name__}: {problem}; layers may not hold what holds them.")

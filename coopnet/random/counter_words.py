@@ -51,8 +51,8 @@ def key_part(value: Any, name: str, bits: int) -> Any:
     if isinstance(value, np.ndarray) and name == "index":
         kind = f"Key: index is a NumPy array of {value.dtype} with shape {value.shape}"
         ensure(value.ndim == 1 and value.dtype.kind in "iu", f"{kind}; 1D integers are needed.", TypeError)
-        fits = value.size and int(value.min()) >= 0 and int(value.max()) < 1 << 32
-        ensure(fits, "Key: a NumPy index must be non-empty with entries in [0, 2^32).")
+        valid = value.size and int(value.min()) >= 0 and int(value.max()) < 1 << 32
+        ensure(valid, "Key: a NumPy index must be non-empty with entries in [0, 2^32).")
         return value.astype(np.uint32)
     return check_uint("Key", name, value, bits, f" or a Dr.Jit UInt{bits}")
 
@@ -111,8 +111,8 @@ def check_sizes(arrays: list) -> None:
     """
     if len({type(w) for w in arrays}) > 1 or not dr.is_jit_v(arrays[0]):
         backends = {dr.backend_v(w) for w in arrays}
-        fits = len(backends) == 1 and dr.JitBackend.Invalid not in backends
-        ensure(fits, f"{_PHILOX}: Dr.Jit words must be of one backend, LLVM or CUDA.", TypeError)
+        valid = len(backends) == 1 and dr.JitBackend.Invalid not in backends
+        ensure(valid, f"{_PHILOX}: Dr.Jit words must be of one backend, LLVM or CUDA.", TypeError)
     for sizes in ({dr.width(w) for w in arrays}, {len(w) for w in arrays if dr.depth_v(w) > 1}):
         if 0 in sizes or len(sizes - {1}) > 1:
             raise ValueError(f"{_PHILOX}: got words of {shown(sorted(sizes))} entries; one size, or 1, is needed.")
@@ -146,8 +146,8 @@ def _numpy(where: str, name: str, value: Any) -> np.ndarray:
         ensure(all(0 <= v < 1 << 64 for v in exact.flat), "out of range")
         return exact.astype(np.uint64)
     except Exception as error:  # whatever NumPy says
-        what = "that NumPy makes no array of integers in [0, 2^64) of"
-        raise ValueError(f"{where}: {name} is a {type(value).__name__} {what} ({str(error)[:80]}).") from None
+        problem = "that NumPy makes no array of integers in [0, 2^64) of"
+        raise ValueError(f"{where}: {name} is a {type(value).__name__} {problem} ({str(error)[:80]}).") from None
 
 
 def _unsigned(where: str, name: str, value: Any, leaf: type) -> Any:

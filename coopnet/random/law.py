@@ -137,8 +137,8 @@ class MaskLaw(Law):
     def __init__(self, p: Any = 0.5, bits: int = 16, stream: int = 0, where: str = "dropout", rounds: int = 10):
         super().__init__(p, bits, stream, where, rounds)
         if not self.scheduled and round(float(p) * 2**bits) >= 2**bits:
-            what = f"p = {shown(p)} rounds to dropping everything with bits={bits}"
-            raise ValueError(f"{where}: {what}; use more bits or a smaller p.")
+            problem = f"p = {shown(p)} rounds to dropping everything with bits={bits}"
+            raise ValueError(f"{where}: {problem}; use more bits or a smaller p.")
 
     def threshold(self, leaf: type) -> Any:
         """:math:`t`, an int; for schedules doubles, of ``p`` clipped to [0, 1], that let at least one value keep.
@@ -153,9 +153,9 @@ class MaskLaw(Law):
         t, all_ = self.threshold(leaf), 2**self.bits
         value = rounded(all_ / (all_ - t), leaf)
         if not self.scheduled and not math.isfinite(value):
-            what = f"keeping {all_ - t} of {all_} elements needs a scale of {all_ / (all_ - t):g}"
-            cure = "use a smaller p or single precision"
-            raise ValueError(f"{self.where}: {what}, which {numpy_dtype(leaf)} cannot hold; {cure}.")
+            problem = f"keeping {all_ - t} of {all_} elements needs a scale of {all_ / (all_ - t):g}"
+            hint = "use a smaller p or single precision"
+            raise ValueError(f"{self.where}: {problem}, which {numpy_dtype(leaf)} cannot hold; {hint}.")
         return value
 
     def traced(self, leaf: type) -> MaskLaw:
@@ -229,8 +229,8 @@ def check_probability(p: Any, where: str) -> None:
 def check_schedule(p: Any, where: str) -> None:
     """Raise ``TypeError`` unless ``p`` is a floating point Dr.Jit array."""
     d = kinds.describe(type(p))
-    fits = d.is_jit and d.is_float and not d.is_tensor and d.depth == 1
-    ensure(fits, f"{where}: p is a Dr.Jit {type(p).__name__}; a number in [0, 1) or a Float32 is needed.", TypeError)
+    valid = d.is_jit and d.is_float and not d.is_tensor and d.depth == 1
+    ensure(valid, f"{where}: p is a Dr.Jit {type(p).__name__}; a number in [0, 1) or a Float32 is needed.", TypeError)
 
 
 def _is_number(value: Any) -> bool:

@@ -46,8 +46,8 @@ def philox4x32(counter: Sequence[Any], key: Sequence[Any], rounds: int = 10) -> 
     >>> [hex(w) for w in cn.philox4x32((0, 0, 0, 0), (0, 0))]
     ['0x6627e8d5', '0xe169c58d', '0xbc57ac4c', '0x9b00dbd8']
     """
-    fits = is_int(rounds, 1, MAX_ROUNDS)
-    check(fits, "philox4x32", "rounds", rounds, f"an int of at least 1, and of at most {MAX_ROUNDS},")
+    valid = is_int(rounds, 1, MAX_ROUNDS)
+    check(valid, "philox4x32", "rounds", rounds, f"an int of at least 1, and of at most {MAX_ROUNDS},")
     words = checked_words(counter, key)
     array = next((w for w in words if not isinstance(w, int)), None)
     if isinstance(array, dr.ArrayBase):

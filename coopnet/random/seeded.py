@@ -81,28 +81,28 @@ def seeded_dropout(x: Any, p: float, seed: Any, *, offset: Any = None, conventio
         raise ValueError(f"{_WHERE}: offset is None {where}; pass the offset of each element in.")
     p = float(p)
     factor = rounded(1 / (1 - p), leaf)
-    what = f"p is {shown(p)}, whose scale 1 / (1 - p) = {1 / (1 - p):g} {numpy_dtype(leaf)} cannot hold"
-    ensure(math.isfinite(factor), f"{_WHERE}: {what}; use a smaller p or single precision.")
+    problem = f"p is {shown(p)}, whose scale 1 / (1 - p) = {1 / (1 - p):g} {numpy_dtype(leaf)} cannot hold"
+    ensure(math.isfinite(factor), f"{_WHERE}: {problem}; use a smaller p or single precision.")
     factor = leaf(factor)
     if not on_host:
         flat = x.array if dr.is_tensor_v(x) else x
-        place = dr.arange(dr.uint32_array_t(leaf), math.prod(shape))
-        y = dr.select(_keeps(place, shape, seeds, offsets, p, convention), flat * factor, leaf(0))
+        element = dr.arange(dr.uint32_array_t(leaf), math.prod(shape))
+        y = dr.select(_keeps(element, shape, seeds, offsets, p, convention), flat * factor, leaf(0))
         return type(x)(y, x.shape) if dr.is_tensor_v(x) else y
     # in pieces, since the words of a generator take several times the memory of x
     flat, y = x.ravel(), np.empty(x.size, x.dtype)
     for start in range(0, x.size, CHUNK):
-        place = np.arange(start, min(start + CHUNK, x.size))
-        keep = _keeps(place, shape, seeds, offsets, p, convention)
-        y[place] = np.where(keep, flat[place] * factor, leaf(0))
+        element = np.arange(start, min(start + CHUNK, x.size))
+        keep = _keeps(element, shape, seeds, offsets, p, convention)
+        y[element] = np.where(keep, flat[element] * factor, leaf(0))
     return y.reshape(x.shape)
 
 
 def _shape(x: Any) -> tuple[tuple[int, ...], type]:
     """Shape, of one or two dimensions, and type of the scalars of ``x``, or an error."""
     if isinstance(x, np.ndarray):
-        fits = x.ndim in (1, 2) and x.size > 0
-        ensure(fits, f"{_WHERE}: got a NumPy array of shape {x.shape}; a non-empty 1D or 2D array is needed.")
+        valid = x.ndim in (1, 2) and x.size > 0
+        ensure(valid, f"{_WHERE}: got a NumPy array of shape {x.shape}; a non-empty 1D or 2D array is needed.")
         return x.shape, x.dtype.type
     kind, leaf = kinds.kind(x, _WHERE)
     if kind != kinds.TENSOR and (not isinstance(x, dr.ArrayBase) or kinds.describe(type(x)).depth != 1):
@@ -138,17 +138,17 @@ def _offsets(offset: Any, shape: tuple[int, ...], leaf: type, convention: str) -
     values, given = integers(_WHERE, "offset", offset, leaf)
     if isinstance(values, np.ndarray):
         small = int(values.max()) < 1 << 32
-        fits = small or convention != "triton"
-        ensure(fits, f"{_WHERE}: an offset is 2^32 or more; the convention 'triton' takes 32 bits.")
+        valid = small or convention != "triton"
+        ensure(valid, f"{_WHERE}: an offset is 2^32 or more; the convention 'triton' takes 32 bits.")
         if not issubclass(leaf, np.generic):
             values = dr.uint32_array_t(leaf)(values.astype(np.uint32)) if small else dr.uint64_array_t(leaf)(values)
     elif convention == "triton" and dr.type_v(values) == dr.VarType.UInt64:
         needed = "a Dr.Jit Int32 or UInt32 array is needed for 'triton', whose offsets have 32 bits"
         raise TypeError(f"{_WHERE}: offset is a {type(offset).__name__}; {needed}.")
-    fits = given in (shape, shape[-1:], (math.prod(shape),))
+    valid = given in (shape, shape[-1:], (math.prod(shape),))
     has = f"{given[0]} entries" if len(given) == 1 else f"the shape {given}"
     needed = "one is needed for each column, or for each element"
-    ensure(fits, f"{_WHERE}: offset has {has}, but x has the shape {shape}; {needed}.")
+    ensure(valid, f"{_WHERE}: offset has {has}, but x has the shape {shape}; {needed}.")
     return values
 
 

@@ -48,14 +48,14 @@ def hash_grid_levels(
     [(4, 16), (8, 64)]
     """
     multiple = n_features_per_level if multiple is None else multiple
-    most = {"hash": hashmap_size, "tiled": base_resolution**dimension}.get(storage)
+    limit = {"hash": hashmap_size, "tiled": base_resolution**dimension}.get(storage)
     levels, offset = [], 0
     for level in range(n_levels):
         s = base_resolution * per_level_scale**level - 1.0 if level_scales is None else float(level_scales[level])
         resolution = math.ceil(s) + 1
         dense = min(resolution**dimension, (2**32 - 1) // 2)
         size = -(-dense // multiple) * multiple
-        size = size if most is None else min(size, most)
+        size = size if limit is None else min(size, limit)
         levels.append(GridLevel(s, resolution, offset, size))
         offset += size
     return levels
@@ -169,8 +169,8 @@ def hash_grid_jvp(
     [30.0, 30.0]
     """
     table, corners = _walk(_grid_corners, x, params, n_levels, n_features_per_level, **options)
-    moved = [(number, slot, (dweight * np.asarray(dx)).sum(axis=0)) for number, slot, _, dweight in corners]
-    return _interpolated(table, moved)
+    dcorners = [(number, slot, (dweight * np.asarray(dx)).sum(axis=0)) for number, slot, _, dweight in corners]
+    return _interpolated(table, dcorners)
 
 
 def permutohedral(x: Array, params: Array, n_levels: int = 16, n_features_per_level: int = 2, **options: Any) -> Array:
@@ -238,9 +238,9 @@ def _walk(
     """
     table, x = np.asarray(params, np.float64).reshape(-1, features), np.asarray(x, np.float64)
     known = np.isfinite(x).all(axis=0)
-    found = vertices(np.where(known, x, 0), table, n_levels, **options)
+    corners = vertices(np.where(known, x, 0), table, n_levels, **options)
     shown = [np.where(known, 1.0 * (level <= np.asarray(max_level)), np.nan) for level in range(n_levels)]
-    return table, [(level, slot, *(w * shown[level] for w in rest)) for level, slot, *rest in found]
+    return table, [(level, slot, *(w * shown[level] for w in rest)) for level, slot, *rest in corners]
 
 
 def _interpolated(table: Array, vertices: list) -> Array:

@@ -48,14 +48,14 @@ def ray_march(
     >>> transmittance.round(4).tolist()
     [0.1353]
     """
-    seen, depth = np.zeros((3, sigma.shape[1])), np.zeros(sigma.shape[1])
-    left = np.ones(sigma.shape[1])
+    radiance, depth = np.zeros((3, sigma.shape[1])), np.zeros(sigma.shape[1])
+    transmittance = np.ones(sigma.shape[1])
     for i in range(len(sigma)):
-        alpha = np.where(left > termination, 1 - np.exp(-sigma[i] * length), 0.0)
-        seen = seen + left * alpha * color[:, i]
-        depth = depth + left * alpha * t[i]
-        left = left * (1 - alpha)
-    return seen + left * np.reshape(background, (-1, 1)), left, depth
+        alpha = np.where(transmittance > termination, 1 - np.exp(-sigma[i] * length), 0.0)
+        radiance = radiance + transmittance * alpha * color[:, i]
+        depth = depth + transmittance * alpha * t[i]
+        transmittance = transmittance * (1 - alpha)
+    return radiance + transmittance * np.reshape(background, (-1, 1)), transmittance, depth
 
 
 def ray_march_vjp(
@@ -83,10 +83,10 @@ def ray_march_vjp(
     for i in reversed(range(steps)):
         alive = lefts[i] > termination
         alpha = np.where(alive, 1 - np.exp(-sigma[i] * length), 0.0)
-        own = (dcolor * color[:, i]).sum(axis=0) + ddepth * t[i]
-        dsigma[i] = np.where(alive, lefts[i] * (1 - alpha) * length * (own - behind), 0.0)
+        direct = (dcolor * color[:, i]).sum(axis=0) + ddepth * t[i]
+        dsigma[i] = np.where(alive, lefts[i] * (1 - alpha) * length * (direct - behind), 0.0)
         dsamples[:, i] = lefts[i] * alpha * dcolor
-        behind = alpha * own + (1 - alpha) * behind
+        behind = alpha * direct + (1 - alpha) * behind
     return dsigma, dsamples
 
 
@@ -98,9 +98,9 @@ def grid_cells(p: Array, lower: Any, upper: Any, resolution: Any) -> tuple[Array
     ([1], [True])
     """
     lower, upper, shape = (np.reshape(v, (3, 1)) for v in (lower, upper, resolution))
-    place = (np.asarray(p, np.float64) - lower) / (upper - lower) * shape
-    inside = ((place >= 0) & (place < shape)).all(axis=0)
-    x, y, z = np.where(inside, place, 0).astype(np.int64)
+    position = (np.asarray(p, np.float64) - lower) / (upper - lower) * shape
+    inside = ((position >= 0) & (position < shape)).all(axis=0)
+    x, y, z = np.where(inside, position, 0).astype(np.int64)
     return x + shape[0] * (y + shape[1] * z), inside
 
 

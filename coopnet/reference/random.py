@@ -218,10 +218,10 @@ def stratified(n: int, seed: int, samples: int, step: int = 0, stream: int = 0) 
     key = seed & 0xFFFFFFFF, seed >> 32
     blocks = [philox4x32((block, index, step, 2**31 + stream), key) for block in range(n // 4 + 1)]
     first, *others = [np.broadcast_to(word, index.shape) for words in blocks for word in words][: n + 1]
-    place = [format((int(i) << 32 | int(w)) // samples, "032b") for i, w in zip(index, first, strict=True)]
+    codes = [format((int(i) << 32 | int(w)) // samples, "032b") for i, w in zip(index, first, strict=True)]
     points = np.empty((n, samples))
     for axis, words in enumerate(others):
-        for i, (bits, word) in enumerate(zip(place, words, strict=True)):
+        for i, (bits, word) in enumerate(zip(codes, words, strict=True)):
             points[axis, i] = int((bits[axis::n] + format(int(word), "032b"))[:24], 2) * 2.0**-24
     return points
 

@@ -91,8 +91,8 @@ def interface_normals(wi: np.ndarray, wo: np.ndarray, index: float | np.ndarray)
     >>> (ref.interface_normals(w, -w, 1.5).ravel() + 0.0).tolist()
     [0.0, 0.0, 1.0]
     """
-    through = np.where(np.equal(index, 1), wo * [[1], [1], [-1]], index * wo)
-    h = wi + np.where(wo[2] > 0, wo, through)
+    transmitted = np.where(np.equal(index, 1), wo * [[1], [1], [-1]], index * wo)
+    h = wi + np.where(wo[2] > 0, wo, transmitted)
     return h / np.linalg.norm(h, axis=0) * np.where(h[2] < 0, -1, 1)
 
 
@@ -120,16 +120,16 @@ def interface_features(wi: np.ndarray, wo: np.ndarray, eta: float, least: float 
     >>> ref.interface_features(w, -w, 1.5).shape
     (12, 1)
     """
-    through, under = wi[2] * wo[2] < 0, (wi[2] < 0) & (wo[2] < 0)
+    transmitted, below = wi[2] * wo[2] < 0, (wi[2] < 0) & (wo[2] < 0)
     total = wi[2] + wo[2]
     wi, wo = np.where(wi[2] > 0, wi, wo), np.where(wi[2] > 0, wo, wi)
-    turn = np.where(under, [[1], [1], [-1]], 1)
-    wi, wo = wi * turn, wo * turn
+    flip = np.where(below, [[1], [1], [-1]], 1)
+    wi, wo = wi * flip, wo * flip
     h = interface_normals(wi, wo, eta)
-    refracted = through & (np.sum(wi * h, axis=0) > 0) & (np.sum(wo * h, axis=0) <= 0)
-    reflectance = fresnel(np.sum(wi * h, axis=0), np.where(under, 1 / eta, eta))
-    share = np.where(through, np.where(refracted | (eta == 1), 1 - reflectance, 0), reflectance)
-    more = [total, through.astype(float), under.astype(float), np.log(share + least) / -np.log(least)]
+    refracted = transmitted & (np.sum(wi * h, axis=0) > 0) & (np.sum(wo * h, axis=0) <= 0)
+    reflectance = fresnel(np.sum(wi * h, axis=0), np.where(below, 1 / eta, eta))
+    share = np.where(transmitted, np.where(refracted | (eta == 1), 1 - reflectance, 0), reflectance)
+    more = [total, transmitted.astype(float), below.astype(float), np.log(share + least) / -np.log(least)]
     return np.concatenate([rusinkiewicz_features(wi, wo, h=h), more])
 
 
@@ -174,8 +174,8 @@ def interface_pdf(params: list[float], eta: float, wi: np.ndarray, wo: np.ndarra
     """
     weights, alphas = params[:6], params[6:]
     below = wi[2] < 0
-    turn = np.where(below, [[1], [1], [-1]], 1)
-    wi, wo, index = wi * turn, wo * turn, np.where(below, 1 / eta, eta)
+    flip = np.where(below, [[1], [1], [-1]], 1)
+    wi, wo, index = wi * flip, wo * flip, np.where(below, 1 / eta, eta)
     h = interface_normals(wi, wo, index)
     before, after = np.sum(wi * h, axis=0), np.sum(wo * h, axis=0)
     pairs = alphas[:2], alphas[2:4], [alphas[4]] * 2, alphas[5:7], alphas[7:9]

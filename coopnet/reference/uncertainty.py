@@ -19,16 +19,16 @@ def posthoc_dropout(loss: Callable[[float], float], tolerance: float = 0.05) -> 
     0.1
     """
     limit = (1 + tolerance) * loss(0.0)
-    fits, fails = -28.0, -0.01
-    if loss(2**fits) > limit:
+    accepted, rejected = -28.0, -0.01
+    if loss(2**accepted) > limit:
         return 0.0
     for _ in range(12):
-        middle = (fits + fails) / 2
+        middle = (accepted + rejected) / 2
         if loss(float(np.float32(2**middle))) <= limit:
-            fits = middle
+            accepted = middle
         else:
-            fails = middle
-    return float(np.float32(2**fits))
+            rejected = middle
+    return float(np.float32(2**accepted))
 
 
 def laplace(derivatives: Array, noise: float, prior: float) -> Array:
@@ -65,11 +65,11 @@ def displacement_weights(x: Array, sides: tuple[int, ...]) -> Array:
     >>> ref.displacement_weights(np.array([[0.25]]), (3,)).ravel().tolist()
     [0.5, 0.5, 0.0]
     """
-    most, samples = max(sides), np.shape(x)[1]
+    longest, samples = max(sides), np.shape(x)[1]
     weights = np.ones((1, samples))
     for side, coordinate in zip(sides, np.asarray(x, np.float64), strict=False):
-        place = np.clip(coordinate, 0, 1) * (side - 1)
-        hats = np.maximum(1 - np.abs(np.arange(most)[:, None] - place), 0)
+        position = np.clip(coordinate, 0, 1) * (side - 1)
+        hats = np.maximum(1 - np.abs(np.arange(longest)[:, None] - position), 0)
         weights = (hats[:, None, :] * weights).reshape(-1, samples)
     return weights
 
@@ -177,6 +177,6 @@ def isotonic(x: Array, y: Array) -> Array:
     sums = np.concatenate([[0.0], np.cumsum(np.asarray(y, np.float64)[order])])
     means = [[(sums[b + 1] - sums[a]) / (b + 1 - a) if b >= a else np.inf for b in range(n)] for a in range(n)]
     result = np.empty(n)
-    for place, i in enumerate(order):
-        result[i] = max(min(means[a][place:]) for a in range(place + 1))
+    for rank, i in enumerate(order):
+        result[i] = max(min(means[a][rank:]) for a in range(rank + 1))
     return result

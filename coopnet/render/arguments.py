@@ -67,8 +67,8 @@ def _arrays(where: str, name: str, value: Any, leaf: type) -> Any:
     """``value``, or a list of arrays if it consists of numbers."""
     if isinstance(value, np.ndarray):
         shape = value.shape
-        fits = shape[:1] == (3,) and len(shape) < 3
-        ensure(fits, f"{where}: {name} is a NumPy array of shape {shape}; (3,) or (3, samples) is needed.")
+        valid = shape[:1] == (3,) and len(shape) < 3
+        ensure(valid, f"{where}: {name} is a NumPy array of shape {shape}; (3,) or (3, samples) is needed.")
         value = list(value)
     if not isinstance(value, (list, tuple)):
         return value
@@ -84,8 +84,8 @@ def _row(where: str, name: str, value: Any, single: type) -> Any:
         # NumPy would read Dr.Jit's arrays, and forget the mask of its own
         if not isinstance(value, np.ma.MaskedArray) and not _holds_arrays(value):
             row = np.asarray(value)
-    fits = row.dtype.kind in "iuf" and row.ndim < 2
-    check(fits, where, name, value, "a number, a list of numbers or a Dr.Jit Float", TypeError)
+    valid = row.dtype.kind in "iuf" and row.ndim < 2
+    check(valid, where, name, value, "a number, a list of numbers or a Dr.Jit Float", TypeError)
     # kernels of the CPU depend on the addresses of arrays modulo 64 bytes, and NumPy's arrays begin anywhere
     memory = np.empty(row.size + 15, np.float32)
     start = -memory.ctypes.data % 64 // 4
@@ -94,8 +94,8 @@ def _row(where: str, name: str, value: Any, single: type) -> Any:
     row = memory[start : start + row.size]
     if row.size == 1:
         return single(row.item())
-    cure = "of which Dr.Jit makes no array while it records a frozen function; make it before, as in Float(x)"
-    ensure(not frozen(), f"{where}: {name} has {row.size} numbers, {cure}.", TypeError)
+    hint = "of which Dr.Jit makes no array while it records a frozen function; make it before, as in Float(x)"
+    ensure(not frozen(), f"{where}: {name} has {row.size} numbers, {hint}.", TypeError)
     return single(row)
 
 

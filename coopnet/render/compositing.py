@@ -79,9 +79,9 @@ class CompositeOp(dr.CustomOp):
         lane = dr.arange(self.uint32, self.n)
 
         def gathered(i: Any, transmittance: Any, state: list, active: Any) -> tuple:
-            place = dr.fma(i, self.n, lane)
-            tau, *values = [dr.gather(self.float32, v, place) for v in (self.tau, *self.values)]
-            return visit(place, transmittance, state, tau, values)
+            entry = dr.fma(i, self.n, lane)
+            tau, *values = [dr.gather(self.float32, v, entry) for v in (self.tau, *self.values)]
+            return visit(entry, transmittance, state, tau, values)
 
         return self.marcher.walk(dr.zeros(self.uint32, self.n), self.steps, gathered, state, "coopnet.composite")
 

@@ -97,7 +97,7 @@ class OccupancyGrid:
         the box, and those that are not finite, the mask is false.
 
         Raises:
-            ValueError, TypeError: ``p`` is something else, or lives on another backend.
+            ValueError, TypeError: ``p`` has another type, or lives on another backend.
 
         >>> hit = grid.occupied(p)
         """
@@ -108,10 +108,10 @@ class OccupancyGrid:
 
     def holds(self, p: list) -> Any:
         """:meth:`occupied` for three arrays that have been checked."""
-        place, inside = [(v - a) * s for v, a, s in zip(p, self.lower, self._scale(), strict=True)], True
-        for v, n in zip(place, self.resolution, strict=True):
+        position, inside = [(v - a) * s for v, a, s in zip(p, self.lower, self._scale(), strict=True)], True
+        for v, n in zip(position, self.resolution, strict=True):
             inside = inside & (v >= 0) & (v < n)
-        x, y, z = (type(self.bits)(dr.select(inside, v, 0)) for v in place)
+        x, y, z = (type(self.bits)(dr.select(inside, v, 0)) for v in position)
         return inside & self._bit(dr.fma(dr.fma(z, self.resolution[1], y), self.resolution[0], x), inside)
 
     def _bit(self, number: Any, active: Any) -> Any:
@@ -151,13 +151,13 @@ class OccupancyGrid:
         from cell to cell).
         """
 
-        def cond(i: Any, found: Any) -> Any:
-            return ~found & (i < rays.steps)
+        def cond(i: Any, occupied: Any) -> Any:
+            return ~occupied & (i < rays.steps)
 
-        def body(i: Any, found: Any) -> tuple:
+        def body(i: Any, occupied: Any) -> tuple:
             p = rays.point(rays.distance(i))
-            found = self.holds(p)
-            return dr.select(found, i, dr.maximum(i + 1, self._leaves(rays, p, i))), found
+            occupied = self.holds(p)
+            return dr.select(occupied, i, dr.maximum(i + 1, self._leaves(rays, p, i))), occupied
 
         start = (dr.detach(i) + 0, i >= rays.steps)
         i, _ = dr.while_loop(start, cond, body, mode="symbolic", label="coopnet.skip")
@@ -167,10 +167,10 @@ class OccupancyGrid:
         """The first bin that is not wholly in the cell of ``p``, the sample of bin ``i``."""
         t = dr.full(rays.float32, dr.inf)
         for v, d, a, s in zip(p, rays.d, self.lower, self._scale(), strict=True):
-            place = (v - a) * s
-            cell = dr.floor(place)
+            position = (v - a) * s
+            cell = dr.floor(position)
             beyond = dr.select(d > 0, cell + 1, cell)
-            t = dr.minimum(t, dr.select(d == 0, dr.inf, (beyond - place) / (d * s)))
+            t = dr.minimum(t, dr.select(d == 0, dr.inf, (beyond - position) / (d * s)))
         # from a sample to the face, in bins; slightly less, since rounding may have put either on the wrong side
         bins = dr.clip(t / rays.dt * (1 - 1e-4) + rays.offset(i) - 1e-3, 0, rays.steps)
         return i + rays.uint32(dr.select(bins == bins, bins, 0))
@@ -212,8 +212,8 @@ class OccupancyGrid:
         share = check_int(where, "share", share, 1, self.cells)
         with dr.suspend_grad():
             uint32, float32 = type(self.bits), type(self.density)
-            asked = -(-self.cells // share)
-            lane = dr.arange(uint32, asked)
+            count = -(-self.cells // share)
+            lane = dr.arange(uint32, count)
             u = uniform(4, Key(key.seed, lane, key.step), float32, stream=CELL_STREAM)
             number = lane
             if share > 1:

@@ -75,8 +75,8 @@ class Radiance:
         *_, last = children(self.field.network)
         if isinstance(last, _POSITIVE) and (density in _TWICE or color in _TWICE):
             on_top = f"density={density!r} and color={color!r} are applied to that again"
-            cure = "leave output_activation out, or pass 'none'"
-            message = f"{self.where}: the network ends in a {type(last).__name__}, and {on_top}; {cure}."
+            hint = "leave output_activation out, or pass 'none'"
+            message = f"{self.where}: the network ends in a {type(last).__name__}, and {on_top}; {hint}."
             warnings.warn(message, RuntimeWarning, stacklevel=4)
 
     def _called(self, p: list, d: list, key: Key | None, active: Any, single: type) -> tuple[Any, list]:

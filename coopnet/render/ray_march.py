@@ -163,9 +163,9 @@ def ray_march(
             sums = march_replay(marcher, rays, networks)
         else:
             sums = marcher.march(rays, max_iterations=min(steps, KEPT))
-    *seen, depth, transmittance = (dr.select(alive, v, 0) for v in sums)
-    seen = seen if behind is None else [c + transmittance * v for c, v in zip(seen, behind, strict=True)]
-    return March(checked.point(seen), transmittance, depth)
+    *colors, depth, transmittance = (dr.select(alive, v, 0) for v in sums)
+    colors = colors if behind is None else [c + transmittance * v for c, v in zip(colors, behind, strict=True)]
+    return March(checked.point(colors), transmittance, depth)
 
 
 def _networks(field: Any, parameters: Any, mode: str, where: str) -> ModuleParameters | None:
@@ -201,6 +201,6 @@ def _mode(mode: str, networks: ModuleParameters | None, rays: SampledRays, where
     differentiated = mode == "replay" and symbolic()
     ensure(not differentiated, f"{where}: mode is 'replay' with gradients {inside}.", RuntimeError)
     samples = f"{n} rays of {rays.steps} steps make {n * rays.steps} samples"
-    fits = mode != "wide" or n * rays.steps <= MAX_ENTRIES
-    ensure(fits, f"{where}: {samples}; mode 'wide' takes fewer than 2^32.")
+    valid = mode != "wide" or n * rays.steps <= MAX_ENTRIES
+    ensure(valid, f"{where}: {samples}; mode 'wide' takes fewer than 2^32.")
     return mode

@@ -112,10 +112,10 @@ def ray_march_mc(
     )
 
     def march(field: Any, key: Key | None) -> list:
-        seen: March = ray_march(
+        marched: March = ray_march(
             field, o, d, near, far, steps, key=key, jitter=False, dropout="ray", mode="loop", **options
         )
-        return [*seen.color, seen.depth, seen.transmittance]
+        return [*marched.color, marched.depth, marched.transmittance]
 
     with dr.suspend_grad():
         rays = Rays(o, d, "ray_march", field, None if occupancy is None else occupancy.bits)

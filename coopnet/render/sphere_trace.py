@@ -168,10 +168,10 @@ def _finite(rays: Rays, active: Any) -> tuple[Any, Any, Any]:
     return dr.select(ok, o, 0), dr.select(ok, d, rays.point(0, 0, 1)), ok
 
 
-def _attached(surface: Surface, rays: Rays, found: FoundHit, min_cosine: Any) -> SurfaceHit:
+def _attached(surface: Surface, rays: Rays, traced: FoundHit, min_cosine: Any) -> SurfaceHit:
     """The hits with their gradients."""
-    point, hit = rays.point, found.hit
-    t = dr.select(hit, found.t_hit, 0)
+    point, hit = rays.point, traced.hit
+    t = dr.select(hit, traced.t_hit, 0)
     # lanes without a hit must not pass NaN back to rays: 0 times NaN is NaN
     o, d = dr.select(hit, rays.o, 0), dr.select(hit, rays.d, point(0, 0, 1))
     with dr.suspend_grad():
@@ -180,12 +180,12 @@ def _attached(surface: Surface, rays: Rays, found: FoundHit, min_cosine: Any) ->
     value = surface.value(dr.detach(p), hit)
     if any(dr.grad_enabled(v) for v in (value, o, d)):
         along = dr.dot(gradient, dr.detach(d))
-        least = min_cosine * dr.norm(gradient) * dr.norm(dr.detach(d))
+        smallest = min_cosine * dr.norm(gradient) * dr.norm(dr.detach(d))
         # a gradient of zero has no direction, and no surface
-        slope = dr.select(least > 0, dr.mulsign(dr.maximum(abs(along), least), along), 1)
+        slope = dr.select(smallest > 0, dr.mulsign(dr.maximum(abs(along), smallest), along), 1)
         # the gradient of the value with respect to the point is known already
-        moved = value + dr.dot(gradient, o + t * d)
-        t = dr.replace_grad(t, -moved / slope)
+        distance = value + dr.dot(gradient, o + t * d)
+        t = dr.replace_grad(t, -distance / slope)
         p = point(o + t * d)
         _, gradient = surface.value_and_grad(p, hit)
     length = dr.squared_norm(gradient)
@@ -195,6 +195,6 @@ def _attached(surface: Surface, rays: Rays, found: FoundHit, min_cosine: Any) ->
         hit=hit,
         position=dr.select(hit, p, 0),
         normal=dr.select(hit, normal, 0),
-        closest=found.closest,
-        evaluations=found.evaluations,
+        closest=traced.closest,
+        evaluations=traced.evaluations,
     )

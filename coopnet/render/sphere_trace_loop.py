@@ -88,7 +88,7 @@ def trace(surface: Surface, limits: Limits, active: Any) -> FoundHit:
     )  # fmt: skip
 
     def body(s: FoundHit) -> tuple[FoundHit]:
-        return (_turn(s, surface.value(limits.at(s.t), s.active) * limits.scale, limits),)
+        return (_iterate(s, surface.value(limits.at(s.t), s.active) * limits.scale, limits),)
 
     (state,) = dr.while_loop((state,), lambda s: s.active, body, label="coopnet: sphere_trace")
     if limits.width is not None:
@@ -96,7 +96,7 @@ def trace(surface: Surface, limits: Limits, active: Any) -> FoundHit:
     return state
 
 
-def _turn(s: FoundHit, f: Any, limits: Limits) -> FoundHit:
+def _iterate(s: FoundHit, f: Any, limits: Limits) -> FoundHit:
     """The state after an evaluation gave ``f`` at ``s.t``."""
     first = s.evaluations == 0
     inside = (first & (f < 0)) | (~first & s.inside)

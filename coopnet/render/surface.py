@@ -88,10 +88,10 @@ class Surface:
 
     def _single(self, value: Any) -> Any:
         """What ``sdf`` returned as a ``Float``."""
-        what = f"{self.where}: what sdf returned"
-        kind, leaf = kinds.in_kernels(value, what, single=True)
-        check_same_backend(f"{what} lives", leaf, " and o", self.leaf)
+        subject = f"{self.where}: what sdf returned"
+        kind, leaf = kinds.in_kernels(value, subject, single=True)
+        check_same_backend(f"{subject} lives", leaf, " and o", self.leaf)
         outputs = kinds.features(value, kind)
-        ensure(outputs == 1, f"{what} has {outputs} components; one, the distance, is needed.")
+        ensure(outputs == 1, f"{subject} has {outputs} components; one, the distance, is needed.")
         part = value.array if kind == kinds.TENSOR else kinds.components(value)[0]
         return self.leaf(part)

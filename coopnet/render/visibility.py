@@ -40,7 +40,7 @@ def soft_visibility(
         ``Float``. 0 for rays with nothing on them (``active``, not finite, or an empty interval).
 
     Raises:
-        ValueError, TypeError: as :func:`coopnet.render.sphere_trace`; also if ``traced`` is something else.
+        ValueError, TypeError: as :func:`coopnet.render.sphere_trace`; also if ``traced`` has another type.
 
     >>> traced = cn.render.sphere_trace(sdf, o, d, t_max=4, silhouette=0.02)
     >>> seen = cn.render.soft_visibility(sdf, o, d, traced, width=0.02)

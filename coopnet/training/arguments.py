@@ -75,8 +75,8 @@ def _check_penalty(penalty: Callable, field: NeuralField) -> None:
     with dr.suspend_grad():
         value = penalty(field)
     shape = f" of shape {tuple(dr.shape(value))}" if isinstance(value, dr.ArrayBase) else ""
-    found, fits = f"{type(value).__name__}{shape}", shape and math.prod(dr.shape(value)) == 1
-    ensure(fits, f"fit: penalty returned a {found}; a Dr.Jit array of width 1 is needed.", TypeError)
+    kind, valid = f"{type(value).__name__}{shape}", shape and math.prod(dr.shape(value)) == 1
+    ensure(valid, f"fit: penalty returned a {kind}; a Dr.Jit array of width 1 is needed.", TypeError)
 
 
 def check_losses(step: Step, key: Key) -> tuple[int, Any, str]:
@@ -93,9 +93,9 @@ def check_losses(step: Step, key: Key) -> tuple[int, Any, str]:
         with noting() as notes:
             losses = step.evaluate(drawn, key)
     flat = isinstance(losses, dr.ArrayBase) and not dr.is_tensor_v(losses) and dr.depth_v(losses) == 1
-    fits = flat and dr.type_v(losses) in _FLOATS
+    valid = flat and dr.type_v(losses) in _FLOATS
     needed = "an array in single or double precision with the loss of each sample is needed"
-    ensure(fits, f"fit: {name} returned a {type(losses).__name__}; {needed}.", TypeError)
+    ensure(valid, f"fit: {name} returned a {type(losses).__name__}; {needed}.", TypeError)
     ensure(dr.width(losses), f"fit: {name} returned no losses; the loss of each sample is needed.")
     traced = losses.state != dr.VarState.Literal
     ensure(traced, f"fit: {name} returned a constant; a loss that depends on the field is needed.")
@@ -105,9 +105,9 @@ def check_losses(step: Step, key: Key) -> tuple[int, Any, str]:
 
 def _check_batch(field: NeuralField, drawn: Any, loss: Callable) -> None:
     """Raise unless the field and the loss can take ``drawn``."""
-    fits = isinstance(drawn, tuple) and len(drawn) in (2, 3)
+    valid = isinstance(drawn, tuple) and len(drawn) in (2, 3)
     needed = "a pair (coordinates, targets), or a triple with the density of the samples, is needed"
-    ensure(fits, f"fit: batch() returned a {type(drawn).__name__}; {needed}.", TypeError)
+    ensure(valid, f"fit: batch() returned a {type(drawn).__name__}; {needed}.", TypeError)
     coordinates, targets, *pdf = drawn
     outputs = len(components(field(coordinates), "fit: the field's output"))
     kind, tp = kinds.kind(targets, "fit: targets of batch()")
@@ -121,8 +121,8 @@ def _check_batch(field: NeuralField, drawn: Any, loss: Callable) -> None:
         raise ValueError(f"fit: batch() returned targets with {given} components; {has}.")
     sizes = kinds.samples(coordinates, kinds.kind(coordinates, "fit")[0]), kinds.samples(targets, kind)
     given_sizes = f"targets of {sizes[1]} samples, but coordinates of {sizes[0]}"
-    fits = 1 in sizes or sizes[0] == sizes[1]
-    ensure(fits, f"fit: batch() returned {given_sizes}; both must have one number of samples, or 1.")
+    valid = 1 in sizes or sizes[0] == sizes[1]
+    ensure(valid, f"fit: batch() returned {given_sizes}; both must have one number of samples, or 1.")
     if pdf:
         check_densities(pdf[0], given, max(sizes), "fit: batch()")
 
@@ -154,6 +154,6 @@ def _checked_rate(name: str, value: Any, needed: str) -> float:
 def scalar(value: Any, where: str, needed: str) -> float:
     """The only number of a Dr.Jit array."""
     if math.prod(dr.shape(value)) != 1 or dr.is_special_v(value) or dr.type_v(value) not in _NUMBERS:
-        found = f"{type(value).__name__} of shape {tuple(dr.shape(value))}"
-        raise TypeError(f"{where} a {found}; a number, or an array of one, {needed}.")
+        kind = f"{type(value).__name__} of shape {tuple(dr.shape(value))}"
+        raise TypeError(f"{where} a {kind}; a number, or an array of one, {needed}.")
     return float(np.asarray(dr.detach(value).numpy()).ravel()[0])

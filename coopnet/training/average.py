@@ -145,6 +145,6 @@ def set_averages(ema: EMA, new: Mapping[str, Any]) -> None:
 def check_averaged(where: str, net: Any, average: Mapping[str, Any]) -> None:
     """Raise unless ``average`` is an average of the parameters of ``net``."""
     check_type(where, "net", net, Module, "a coopnet Module")
-    own = {name: math.prod(dr.shape(value)) for name, value in net.items()}
-    same = own == {name: dr.width(value) for name, value in average.items()}
+    sizes = {name: math.prod(dr.shape(value)) for name, value in net.items()}
+    same = sizes == {name: dr.width(value) for name, value in average.items()}
     ensure(same, f"{where}: the network has other parameters than the one that was averaged.")

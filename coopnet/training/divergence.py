@@ -19,8 +19,8 @@ from .trees import leaves
 class DivergenceMonitor(Hook):
     """Checks losses, parameters, optimizer and average whenever losses are copied to the host.
 
-    A check costs a few small kernels. If it found nothing, ``steps`` is the number of steps taken by then, and ``kept``
-    and ``kept_average`` hold the parameters and averages until the next check. A run that diverged goes back to them.
+    A check costs a few small kernels. After a check without findings, ``steps`` is the number of steps so far, and
+    ``kept`` and ``kept_average`` are the parameters and averages. A run that diverges goes back to them.
     """
 
     def begin(self, run: Any) -> None:
@@ -37,13 +37,13 @@ class DivergenceMonitor(Hook):
             run.result.stopped = "diverged"
 
     def leave(self, run: Any) -> None:
-        if run.replicas.failed:  # others may have gone on without this process, or it without others
-            self._go_back()
+        if run.replicas.failed:  # processes may be at different steps
+            self._restore()
 
     def end(self, run: Any) -> str:
         if not self.found:
             return self.skipped_message()
-        self._go_back()
+        self._restore()
         self.step.release(self.step.optimizer)
         run.result.message = self.message()
         return run.result.message
@@ -56,13 +56,13 @@ class DivergenceMonitor(Hook):
         self.steps, self.kept = self.result.steps, snapshot(self.step.optimizer)
         self.kept_average = {name: dr.copy(v) for name, v in averages(self.step.ema).items()}
 
-    def _go_back(self) -> None:
+    def _restore(self) -> None:
         set_values(self.step.optimizer, self.kept)
         if self.step.ema is not None:
             set_averages(self.step.ema, self.kept_average)
 
     def diverged(self, losses: list[float], at_end: bool, finite: bool = False) -> bool:
-        """Has training diverged? ``losses`` are those since the last check; ``at_end``, it is the last one.
+        """Has training diverged? ``losses`` are those since the last check, which is the last one if ``at_end``.
 
         Parameters, optimizer and average are checked unless they are known to be ``finite``.
         """
@@ -70,21 +70,21 @@ class DivergenceMonitor(Hook):
         if self.found or (self.looked == steps and not losses):
             return bool(self.found)
         self.looked = steps
-        good = [math.isfinite(v) for v in losses]
-        tail = good[::-1].index(True) if any(good) else len(good)
-        self.bad_losses = tail if any(good) else self.bad_losses + tail
+        ok = [math.isfinite(v) for v in losses]
+        tail = ok[::-1].index(True) if any(ok) else len(ok)
+        self.bad_losses = tail if any(ok) else self.bad_losses + tail
         new, self.skipped = self.result.skipped - self.skipped, self.result.skipped
         self.bad_steps = self.bad_steps + new if new == len(losses) else 0
         enough = limits.DIVERGED_LOSSES
-        if at_end:  # a short run, all of it; of a single step, a loss scaler may just have skipped it
+        if at_end:  # fewer suffice if they are all of a short run; a loss scaler may have skipped a single step
             enough = min(enough, max(1 if self.step.scaler is None else 2, steps - self.first))
         first = steps - self.bad_losses
-        if names := [] if finite else not_finite(self._everything()):
+        if names := [] if finite else not_finite(self._state_arrays()):
             self.found = f"{_listed(names)} not finite after {steps} steps"
             if self.bad_losses:
                 self.found = f"losses are not finite from step {first} on, and {self.found}"
             elif losses:
-                first = steps - len(losses) + (good.index(False) if False in good else len(good) - 1)
+                first = steps - len(losses) + (ok.index(False) if False in ok else len(ok) - 1)
         elif self.bad_losses >= enough:
             self.found = f"losses are not finite from step {first} on"
         elif self.bad_steps >= limits.DIVERGED_STEPS:
@@ -95,30 +95,30 @@ class DivergenceMonitor(Hook):
         self.bad_step = first
         return bool(self.found)
 
-    def _everything(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+    def _state_arrays(self) -> dict[str, Any]:
+        arrays: dict[str, Any] = {}
         memory = memories(self.step.optimizer)
         for name, value in values(self.step.optimizer).items():
-            found |= {f"the parameters {name!r}": value, f"the optimizer's state of {name!r}": memory[name]}
-        return found | {f"the average of {name!r}": v for name, v in averages(self.step.ema).items()}
+            arrays |= {f"the parameters {name!r}": value, f"the optimizer's state of {name!r}": memory[name]}
+        return arrays | {f"the average of {name!r}": v for name, v in averages(self.step.ema).items()}
 
     def message(self) -> str:
-        """The message: what happened, why if that is known, which weights the field has now, and what usually helps."""
+        """The message: what happened, why if known, which weights the field has now, and what usually helps."""
         when = f"after {self.steps} steps" if self.steps > self.first else "at the start"
         where = f"the parameters it had {when}, the last known to be finite"
         if not_finite(self.kept):
-            where, cause, cures = "those it came with", "It came with parameters that are not finite", "another field"
+            where, cause, advice = "those it came with", "It came with parameters that are not finite", "another field"
         else:
-            cause, cures = self._cause()
-        return f"fit: training diverged: {self.found}. The field has {where}. {cause}. Usual cures: {cures}."
+            cause, advice = self._cause()
+        return f"fit: training diverged: {self.found}. The field has {where}. {cause}. What usually helps: {advice}."
 
     def _cause(self) -> tuple[str, str]:
-        """The cause, as far as the batch of the first bad step shows it, and what helps."""
+        """The cause, as far as the batch of the first bad step shows it, and advice."""
         step, batch = self.step, f"the batch of step {self.bad_step}"
         key = Key(self.run.seed_number, step=self.bad_step)
-        cures = "a smaller lr, one that rises at the start, clip_norm=1"
+        advice = "a smaller lr, one that rises at the start, clip_norm=1"
         if step.field.precision == "half":
-            cures += ", smaller outputs, single precision (on LLVM)"
+            advice += ", smaller outputs, single precision (on LLVM)"
         try:
             with dr.suspend_grad():
                 drawn, names = step.draw(key), ("the coordinates", "the targets", "the densities")
@@ -128,32 +128,32 @@ class DivergenceMonitor(Hook):
                     return f"In {batch}, {_listed(bad)} not finite", "a batch() that draws finite numbers"
                 y = {"the field's output": step.field(drawn[0], key)} if plain else {}
                 bad = not_finite(y | {"the losses": step.evaluate(drawn, key)})
-        except Exception as error:  # never instead of the message
-            return f"The batch of step {self.bad_step} cannot be evaluated again ({error})", cures
-        cures = f"a loss without poles, {cures}"
+        except Exception as error:  # must not replace the message
+            return f"The batch of step {self.bad_step} cannot be evaluated again ({error})", advice
+        advice = f"a loss without poles, {advice}"
         if bad:
-            return f"For {batch}, which is finite, {_listed(bad)} not finite with those parameters", cures
+            return f"For {batch}, which is finite, {_listed(bad)} not finite with those parameters", advice
         if self.bad_steps >= limits.DIVERGED_STEPS:
-            return f"For {batch}, the losses are finite, but not their gradients", cures
-        return f"For {batch}, all was finite with those parameters", cures
+            return f"For {batch}, the losses are finite, but not their gradients", advice
+        return f"For {batch}, all was finite with those parameters", advice
 
     def skipped_message(self) -> str:
         """The warning if more than half of the steps were skipped, otherwise nothing."""
         skipped, steps = self.skipped - self.skipped_before, self.looked - self.first
         if 2 * skipped <= steps:
             return ""
-        cures = "a smaller loss, bounded outputs, single precision (on LLVM)"
-        what = f"{skipped} of {steps} steps were skipped, because their gradients overflowed half precision"
-        return f"fit: {what}. Usual cures: {cures}."
+        advice = "a smaller loss, bounded outputs, single precision (on LLVM)"
+        problem = f"{skipped} of {steps} steps were skipped, because their gradients overflowed half precision"
+        return f"fit: {problem}. What usually helps: {advice}."
 
 
 def not_finite(values: dict[str, Any]) -> list[str]:
     """Which of ``values``, arrays or PyTrees of them, hold numbers that are not finite."""
     masks = {name: [~dr.isfinite(v) for v in arrays(value)] for name, value in values.items()}
     dr.eval(masks)
-    counts = {name: sum(map(dr.count, found)) for name, found in masks.items() if found}
+    counts = {name: sum(map(dr.count, parts)) for name, parts in masks.items() if parts}
     total: Any = sum(counts.values())
-    if not counts or not total.numpy()[0]:  # the rule, and one number to wait for
+    if not counts or not total.numpy()[0]:  # the usual case, and one number to wait for
         return []
     return [name for name, count in counts.items() if count.numpy()[0]]
 

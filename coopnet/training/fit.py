@@ -172,8 +172,8 @@ def fit(
         optimizer.update(field)
     replicas.check_gpus(dr.backend_v(step.float32))
     unrolled = UnrolledSteps(steps, rate) if group is None else None
-    shown = [Progress()] if progress and replicas.leads else []
-    hooks = [measure, file, *shown, DivergenceMonitor()]
+    bars = [Progress()] if progress and replicas.leads else []
+    hooks = [measure, file, *bars, DivergenceMonitor()]
     run = Run(step, steps, seed, hooks, replicas, unrolled)
     replicas.agree("the start", lambda: facts(run, measure, rate))
     compare_batches(replicas, step, drawn)

@@ -27,7 +27,7 @@ def gradient_norm(params: Any) -> Any:
         Single-precision array of width 1; the squares are summed in single precision, whatever the parameters are.
 
     Raises:
-        TypeError, ValueError: ``params`` is something else, or empty.
+        TypeError, ValueError: ``params`` has another type, or is empty.
 
     >>> dr.backward(loss)
     >>> norm = cn.training.gradient_norm(opt)
@@ -50,7 +50,7 @@ def clip_gradient_norm(params: Any, limit: Any) -> Any:
         The norm before clipping, as :func:`gradient_norm`.
 
     Raises:
-        TypeError, ValueError: ``params`` is something else or empty; ``limit`` is not positive.
+        TypeError, ValueError: ``params`` has another type or is empty; ``limit`` is not positive.
 
     >>> dr.backward(loss)
     >>> norm = cn.training.clip_gradient_norm(opt, 1.0)
@@ -87,11 +87,11 @@ def gradients(where: str, params: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def arrays(where: str, params: Any) -> dict[str, Any]:
-    """The arrays of a network or optimizer by name; raises if ``params`` is something else, or has none."""
+    """The arrays of a network or optimizer by name; raises if ``params`` has another type, or has none."""
     check_type(where, "params", params, (Module, Optimizer), "a coopnet Module or a drjit.opt optimizer")
-    found = values(params) if isinstance(params, Optimizer) else dict(params)
-    ensure(found, f"{where}: params holds no parameters.")
-    return found
+    parameters = values(params) if isinstance(params, Optimizer) else dict(params)
+    ensure(parameters, f"{where}: params holds no parameters.")
+    return parameters
 
 
 def _single(value: Any) -> Any:

@@ -35,7 +35,7 @@ class Hook:
         """Whenever ``losses``, all since the last time, have come to the host; ``at_end`` for the last time."""
 
     def leave(self, run: Any) -> None:
-        """After the steps, whatever has ended them, also after an exception."""
+        """After the steps, also if an exception has ended them."""
 
     def end(self, run: Any) -> str:
         """At the end of a run without an exception; returns a warning, or nothing."""

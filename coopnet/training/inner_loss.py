@@ -16,7 +16,7 @@ from .losses import components
 
 
 def samplewise(loss: Callable) -> bool:
-    """Does ``loss`` say that it treats every sample by itself, and depends on its arguments only?"""
+    """Does ``loss`` say that it treats every sample separately, and depends on its arguments only?"""
     return getattr(getattr(loss, "func", loss), "samplewise", False)
 
 

@@ -47,11 +47,11 @@ def interrupts_held() -> Iterator[list]:
 
 def caused_by_interrupt(error: BaseException | None) -> bool:
     """Is ``error`` a ``KeyboardInterrupt``, or an error of Dr.Jit caused by one?"""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
+    visited: set[int] = set()
+    while error is not None and id(error) not in visited:
         if isinstance(error, KeyboardInterrupt):
             return True
-        seen.add(id(error))
+        visited.add(id(error))
         error = error.__cause__ or error.__context__
     return False
 

@@ -59,8 +59,8 @@ def check_memory(
         "rows of the batch": _rows(field, samples, together),
         "compiling": [KERNELS],
     }
-    cure = "A smaller field, a smaller batch, or an optimizer that keeps less, such as SGD, takes less"
-    check_room("fit: a step", parts, cure)
+    hint = "A smaller field, a smaller batch, or an optimizer that keeps less, such as SGD, takes less"
+    check_room("fit: a step", parts, hint)
 
 
 def _kept(optimizer: Optimizer) -> float:

@@ -1,4 +1,4 @@
-"""The metric of a run, and how long to wait for a better one."""
+"""The metric of a run, and early stopping."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from .result import FitResult
 
 
 class Metric(Hook):
-    """The metric, if there is one, called every so many steps, until ``patience`` values in a row were no better."""
+    """Calls the metric, if there is one, every so many steps. Stops after ``patience`` values in a row without a better
+    one.
+    """
 
     def __init__(self, function: Any, every: int, higher_is_better: bool, patience: int | None):
         check_type("fit", "metric", function, Callable | None, "a function field -> float")
@@ -42,7 +44,7 @@ class Metric(Hook):
             run.best = snapshot(run.step.optimizer)
 
     def add(self, value: float, result: FitResult) -> bool:
-        """Add a value to ``result``, and stop the run if patience ends; is it the best?"""
+        """Add a value to ``result``, and stop the run if patience ends. Returns whether it is the best so far."""
         result.metrics.append((result.steps, value))
         if self._better(value, result.best):
             result.best = (result.steps, value)
@@ -60,7 +62,7 @@ class Metric(Hook):
 
 
 def metric_value(value: Any) -> float:
-    """What a metric returned, as a float; NaN and infinities are numbers, too."""
+    """The result of a metric as a float. NaN and infinities are allowed."""
     if isinstance(value, dr.ArrayBase):
         return scalar(value, "fit: metric returned", "is needed")
     if isinstance(value, (np.ndarray, np.generic)) and value.size == 1 and value.dtype.kind in "biuf":

@@ -60,8 +60,8 @@ class Extended(Extension):
             _strength(where, "lr", lr)
         check_type(where, "params", params, Mapping | None, "a mapping from names to arrays")
         check_parameters(where, params or {})
-        for name, count, least in (("accumulate", accumulate, 1), ("lookahead", lookahead, 0)):
-            check(is_int(count, least, 2**32 - 1), where, name, count, f"an int of at least {least}")
+        for name, count, minimum in (("accumulate", accumulate, 1), ("lookahead", lookahead, 0)):
+            check(is_int(count, minimum, 2**32 - 1), where, name, count, f"an int of at least {minimum}")
         self.accumulate, self.lookahead = accumulate, lookahead
         self.l2_reg, self.alpha = _strength(where, "l2_reg", l2_reg), _strength(where, "alpha", alpha)
         if options.get("mask_updates") and self._remembers:
@@ -90,8 +90,10 @@ class Extended(Extension):
             else:
                 tp = type(grad_scale)
                 plain = dr.is_jit_v(tp) and dr.depth_v(tp) == 1 and not dr.is_special_v(tp) and not dr.is_tensor_v(tp)
-                fits = plain and (dr.is_float_v(tp) or dr.is_integral_v(tp)) and not dr.is_mask_v(tp)
-                check_type(where, "grad_scale", grad_scale, dr.ArrayBase if fits else (), "a number or an array of one")
+                valid = plain and (dr.is_float_v(tp) or dr.is_integral_v(tp)) and not dr.is_mask_v(tp)
+                check_type(
+                    where, "grad_scale", grad_scale, dr.ArrayBase if valid else (), "a number or an array of one"
+                )
         for value in flat:
             if isinstance(grad_scale, dr.ArrayBase):
                 check_backend(f"{where}: grad_scale is", grad_scale, value, "a parameter")
@@ -188,10 +190,10 @@ class Adam(Extended, EntryAdam):
     ):  # fmt: skip
         self.skip_zero_grad = check_flag("Adam", "skip_zero_grad", skip_zero_grad)
         self.adabound = check_flag("Adam", "adabound", adabound)
-        for mine in ("skip_zero_grad", "adabound"):
+        for option in ("skip_zero_grad", "adabound"):
             for name in ("mask_updates", "uniform", "amsgrad"):
-                if getattr(self, mine) and options.get(name):
-                    raise ValueError(f"Adam: {name}=True does not go with {mine}.")
+                if getattr(self, option) and options.get(name):
+                    raise ValueError(f"Adam: {name}=True does not go with {option}.")
         self.non_matrix_l2_reg = _strength("Adam", "non_matrix_l2_reg", non_matrix_l2_reg)
         self.relative_decay = _strength("Adam", "relative_decay", relative_decay)
         self.absolute_decay = _strength("Adam", "absolute_decay", absolute_decay)

@@ -15,8 +15,8 @@ def progress_bar(name: str, **options: Any) -> Any:
     try:
         from tqdm.auto import tqdm
     except ImportError:
-        cure = "run pip install 'coopnet[train]', or pass progress=False"
-        raise ImportError(f"{name}: progress=True needs tqdm; {cure}.") from None
+        hint = "run pip install 'coopnet[train]', or pass progress=False"
+        raise ImportError(f"{name}: progress=True needs tqdm; {hint}.") from None
     return tqdm(unit="step", dynamic_ncols=True, **options)
 
 
@@ -31,8 +31,8 @@ class Progress(Hook):
         self.bar = progress_bar("fit", total=run.steps, initial=run.result.steps)
 
     def after_step(self, run: Any) -> None:
-        """Count the steps, and show the last loss: at first, with every metric, at the end, and twice a second. More
-        often would cost time, because reading the loss waits for the device.
+        """Count the steps, and show the last loss: at the start, with every metric, twice a second, and at the end.
+        Reading the loss waits for the device, so doing it more often would cost time.
         """
         self.bar.update(run.stride)
         metrics, at_end = run.result.metrics, run.result.steps >= run.steps
@@ -42,7 +42,7 @@ class Progress(Hook):
             self.say(f"loss {loss:.3g}{f', metric {metrics[-1][1]:.4g}' if metrics else ''}")
 
     def say(self, text: str) -> None:
-        """Write ``text`` behind the bar."""
+        """Write ``text`` after the bar."""
         self.bar.set_postfix_str(text)
 
     def leave(self, run: Any) -> None:

@@ -1,4 +1,4 @@
-"""Errors that say why a step could not be recorded. Dr.Jit's own error says "see above", even if nothing is there."""
+"""Errors that say why a step could not be recorded. Dr.Jit's error says "see above", even if nothing is above."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ def reasons() -> Iterator[None]:
         while first.__cause__ is not None:
             first = first.__cause__
         reason = str(first) if isinstance(first, RuntimeError) else f"{type(first).__name__}: {first}"
-        if "while recording" in reason:  # behind that, Dr.Jit guesses
+        if "while recording" in reason:  # after that, Dr.Jit guesses
             reason = f"{reason.partition('!')[0]}. {_CURE}"
         raise RuntimeError(f"fit: a step could not be recorded: {reason.rstrip('.')}.") from error

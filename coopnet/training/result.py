@@ -9,11 +9,16 @@ from dataclasses import dataclass, field
 class FitResult:
     """The result of :func:`fit`.
 
-    ``losses`` holds the mean loss of every step since step 0 (resumed runs included); ``metrics`` pairs of (step,
-    value); ``best`` the best of them, NaN left out; ``skipped`` the half-precision steps dropped because of overflow;
-    ``recordings`` how often the step, or several in one, was traced; ``stopped`` is ``"steps"``, ``"patience"``,
-    ``"interrupt"`` or ``"diverged"``, and ``message`` says what happened in the latter case; ``seconds`` is the wall
-    time of all runs.
+    Attributes:
+        steps: number of steps, those of earlier runs included if it was resumed.
+        losses: mean loss of each of them.
+        metrics: pairs of (step, value).
+        best: the best pair, without NaN.
+        skipped: number of half-precision steps that were skipped because of overflow.
+        recordings: how often the step, or several in one, was traced.
+        stopped: ``"steps"``, ``"patience"``, ``"interrupt"`` or ``"diverged"``.
+        message: what happened, if training diverged.
+        seconds: wall time, that of earlier runs included.
 
     >>> result = cn.fit(field, batch, 1000)
     >>> print(result.losses[-1], result.stopped)

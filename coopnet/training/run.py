@@ -22,9 +22,9 @@ from .unrolled import UnrolledSteps
 
 
 class Run:
-    """Steps up to number ``steps``; ``result`` says how far it is, and its ``stopped`` whether to go on.
+    """Training steps up to number ``steps``. ``result`` counts them, and its ``stopped`` ends the run.
 
-    Everything else is done by ``hooks``. A hook that depends on what others change at the beginning comes after them.
+    ``hooks`` do everything else. A hook whose beginning depends on that of others comes after them.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Run:
         self.step, self.steps, self.seed_number = step, steps, seed
         self.replicas = Replicas() if replicas is None else replicas
         self.result = FitResult()
-        self.best: dict[str, Any] | None = None  # parameters of the best metric, if they are kept
+        self.best: dict[str, Any] | None = None  # parameters with the best metric, if kept
         self.hooks = tuple(hooks)
         with self.replicas.alike("resuming"):
             for hook in self.hooks:
@@ -47,14 +47,14 @@ class Run:
             unrolled.ahead -= self.result.steps
         self.taken = 0  # steps whose losses are on the device
         self.began = 0.0  # when the first of them was taken
-        self.stride = 1  # steps that the last call has taken
-        self.interrupts: list = []  # Ctrl-C that was noted and waits for the end of a step
+        self.stride = 1  # steps in the last call
+        self.interrupts: list = []  # Ctrl-C, held back until the end of a step
         self.stepping = False  # between the beginning of a step and its end?
         self.start = time.monotonic()
         self.due = False  # Is a hook due on process 0?
 
     def go(self, rate: Callable[[int], float]) -> None:
-        """Take the steps that are left, with learning rates by ``rate``."""
+        """Take the remaining steps, with the learning rates ``rate``."""
         with self.going():
             while self.goes_on():
                 self.take_steps(rate)
@@ -64,8 +64,8 @@ class Run:
     def going(self) -> Iterator[None]:
         """A block in which steps are taken, while :meth:`goes_on`, by a thread that has the turn.
 
-        Ctrl-C ends the block with ``stopped="interrupt"`` and no exception. At the end the field gets its parameters,
-        whatever has ended the block.
+        Ctrl-C ends the block with ``stopped="interrupt"`` and no exception. However the block ends, the field gets its
+        parameters.
         """
         try:
             with interrupts_held() as self.interrupts, no_collection():
@@ -78,7 +78,7 @@ class Run:
             self.leave(TURNS.held())
 
     def goes_on(self) -> bool:
-        """Is there another step to take? Between two steps, other threads may have their turn, and Ctrl-C raises."""
+        """Is there another step? Between two steps, other threads may have their turn, and Ctrl-C raises."""
         if self.result.steps >= self.steps or self.result.stopped != "steps":
             self.replicas.exchange(f"the end after {self.result.steps} steps")
             return False
@@ -93,7 +93,7 @@ class Run:
     def take_steps(self, rate: Callable[[int], float]) -> None:
         """Take the next step, or the next few in one call if nothing needs the state between them."""
         step, first = self.step, self.result.steps
-        self.stride = 1 if self.unrolled is None else self.unrolled.next(self._undisturbed())
+        self.stride = 1 if self.unrolled is None else self.unrolled.next(self._steps_to_next_hook())
         if self.taken == 0:
             self.began = time.monotonic()
         number = dr.opaque(step.uint32, first)
@@ -116,7 +116,7 @@ class Run:
         self.taken += self.stride
         self.stepping = False
 
-    def _undisturbed(self) -> int:
+    def _steps_to_next_hook(self) -> int:
         """Number of steps until a hook needs the state."""
         ahead = self.steps - self.result.steps, limits.WINDOW_STEPS - self.taken
         return min(*ahead, *(hook.until(self) for hook in self.hooks))
@@ -130,7 +130,7 @@ class Run:
                 hook.after_step(self)
 
     def collect(self, at_end: bool = False) -> bool:
-        """Copy the losses since the last call to the host, which waits for the device; is everything finite?"""
+        """Copy the losses since the last call to the host, which waits for the device. Are all finite?"""
         result = self.result
         if not self.stepping:
             self.replicas.exchange(f"the losses of {result.steps} steps")  # before parameters are kept as finite
@@ -147,7 +147,7 @@ class Run:
         return result.stopped != "diverged"
 
     def leave(self, turn: bool) -> None:
-        """Give the field its parameters, whatever ended the steps, if this thread has the ``turn``."""
+        """Give the field its parameters, if this thread has the ``turn``."""
         for hook in reversed(self.hooks):
             hook.leave(self)
         if turn:

@@ -34,7 +34,7 @@ def uniform(n: int, key: Key, dtype: type, samples: int | None = None, *, stream
         stream: tells several draws under one key apart; int in [0, 2^31).
 
     Raises:
-        TypeError: ``dtype`` or ``key`` is something else.
+        TypeError: ``dtype`` or ``key`` has another type.
         ValueError: ``n``, ``samples`` or ``stream`` out of range.
 
     >>> x, y = cn.uniform(2, key, Float, 1 << 16)
@@ -69,7 +69,7 @@ def stratified(n: int, key: Key, dtype: type, samples: int, *, stream: int = 0) 
             another one.
 
     Raises:
-        TypeError: ``dtype`` or ``key`` is something else.
+        TypeError: ``dtype`` or ``key`` has another type.
         ValueError: ``n``, ``samples`` or ``stream`` out of range.
 
     >>> x, y = cn.stratified(2, key, Float, 1 << 16)
@@ -80,13 +80,13 @@ def stratified(n: int, key: Key, dtype: type, samples: int, *, stream: int = 0) 
     _check_samples(where, samples)
     index, (first, *others) = _index_and_words(n + 1, key, dtype, samples, stream)
     uint32, uint64 = dr.uint32_array_t(dtype), dr.uint64_array_t(dtype)
-    place = uint32(((uint64(index) << 32) | uint64(first)) // samples)
+    code = uint32(((uint64(index) << 32) | uint64(first)) // samples)
     points = []
     for axis, word in enumerate(others):
-        bits = range(31 - axis, -1, -n)[:BITS]  # of the place, the highest first
+        bits = range(31 - axis, -1, -n)[:BITS]  # of the code, the highest first
         number = uint32(0)
         for bit in bits:
-            number = (number << 1) | ((place >> bit) & 1)
+            number = (number << 1) | ((code >> bit) & 1)
         rest = BITS - len(bits)
         points.append(dtype((number << rest) | (word >> (32 - rest)) if rest else number) * 2**-BITS)
     return points

@@ -34,12 +34,12 @@ class LossScaler:
     def unscale(self, gradients: Iterable[Any]) -> dict[str, Any]:
         """The arguments for ``Optimizer.step``, given flat gradients; the scale for the next step is set."""
         gradients = list(gradients)
-        good = dr.mask_t(dr.leaf_t(gradients[0]))(True)
+        finite = dr.mask_t(dr.leaf_t(gradients[0]))(True)
         for grad in gradients:
             # just before it is looked at: scheduling one that is added to evaluates what is scheduled so far
             dr.schedule(grad)
-            dr.scatter(good, False, 0, ~dr.isfinite(grad), mode=dr.ReduceMode.NoConflicts)
-        return self.judge(good)
+            dr.scatter(finite, False, 0, ~dr.isfinite(grad), mode=dr.ReduceMode.NoConflicts)
+        return self.judge(finite)
 
     def judge(self, good: Any) -> dict[str, Any]:
         """The same, if it is known whether all gradients are finite; for several fields with their own scales, for

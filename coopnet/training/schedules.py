@@ -52,8 +52,8 @@ def exponential(
     >>> cn.training.exponential(1e-2, 0.5, every=100)(250)
     0.0025
     """
-    for name, value, least in (("lr", lr, 0), ("decay", decay, 0), ("every", every, 1)):
-        _number("exponential", name, value, least)
+    for name, value, minimum in (("lr", lr, 0), ("decay", decay, 0), ("every", every, 1)):
+        _number("exponential", name, value, minimum)
     for name, value in {"start": start, "end": start if end is None else end}.items():
         _number("exponential", name, value)
 

@@ -1,4 +1,4 @@
-"""Training state in a checkpoint: everything that a resumed run needs to go on as if it had not stopped."""
+"""Training state in a checkpoint: all that a resumed run needs to continue as if it had not stopped."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _COUNTERS = ("scale_factor", "it", "skipped")
 
 
 def check_every(where: str, every: Any) -> None:
-    """Raise unless ``every`` are seconds between checkpoints; ``math.inf`` is never."""
+    """Raise unless ``every`` is a number of seconds between checkpoints; ``math.inf`` means never."""
     if not (isinstance(every, float) and every == math.inf):
         check_number(where, "checkpoint_every", every, 0)
 
@@ -77,7 +77,7 @@ class File(Hook):
         return ""
 
     def _save(self, run: Any) -> None:
-        """Write the state of ``run``, of parameters that all processes have."""
+        """Write the state of ``run``, whose parameters are the same in all processes."""
         steps = run.result.steps
         run.replicas.agree_on(f"the parameters after {steps} steps", lambda: arrays(run.step))
         run.replicas.once(f"the checkpoint after {steps} steps", lambda: self.write(run.step, run.result, run.best))
@@ -125,7 +125,7 @@ class File(Hook):
         except (ValueError, RecursionError) as error:
             raise ValueError(f"fit: cannot resume {str(self.path)!r}: {error}") from None
         trees = _rebuilt(trees, (arrays[name] for name in flat))
-        # from here on nothing can fail: a run is resumed as a whole or not at all
+        # nothing fails from here on: a run is resumed completely or not at all
         set_state(step.optimizer, trees["optimizer"])
         for name in _COUNTERS:
             if name in trees:
@@ -143,7 +143,7 @@ def arrays(step: Step) -> dict[str, Any]:
 
 
 def _rebuilt(tree: Any, tensors: Iterator[np.ndarray]) -> Any:
-    """``tree`` with other arrays, in the order of :func:`named`, that :func:`_check_arrays` has passed."""
+    """``tree`` with other arrays, which :func:`_check_arrays` has accepted, in the order of :func:`named`."""
 
     def replaced(old: Any) -> Any:
         array = dr.array_t(type(old))(next(tensors).ravel())
@@ -182,10 +182,10 @@ def _progress(text: Any, identity: dict[str, Any], losses: np.ndarray | None) ->
     _check_keys(state, {"run", "progress"}, "the state of its training")
     run, progress = state["run"], state["progress"]
     _check_keys(run, set(identity), "'run'")
-    for name, own in identity.items():
+    for name, expected in identity.items():
         # as text, since to Python True is 1 and 1.0, too
-        same = json.dumps(run[name], sort_keys=True) == json.dumps(own, sort_keys=True)
-        ensure(same, f"its {name} is {shown(run[name])}, but this run's is {shown(own)}.")
+        same = json.dumps(run[name], sort_keys=True) == json.dumps(expected, sort_keys=True)
+        ensure(same, f"its {name} is {shown(run[name])}, but this run's is {shown(expected)}.")
     _check_keys(progress, {"steps", "metrics", "best", "seconds"}, "'progress'")
     steps, metrics, best, seconds = (progress[name] for name in ("steps", "metrics", "best", "seconds"))
     _need(type(steps) is int and 0 <= steps < 2**32, "its number of steps", steps, "an int in [0, 2^32)")
@@ -206,7 +206,7 @@ def _progress(text: Any, identity: dict[str, Any], losses: np.ndarray | None) ->
 
 
 def _check_arrays(given: dict[str, np.ndarray], needed: dict[str, Any]) -> None:
-    """Raise ``ValueError`` unless a checkpoint has the arrays that are ``needed``, and no others but an average."""
+    """Raise ``ValueError`` unless a checkpoint has the ``needed`` arrays, and no others but an average."""
     averaged = any(name.startswith("ema/") for name in needed)
     known = {*needed, "losses", *(name for name in given if name.startswith("ema/") and not averaged)}
     for names, what in ((set(needed) - set(given), "lacks"), (set(given) - known, "has the unknown")):
@@ -215,8 +215,8 @@ def _check_arrays(given: dict[str, np.ndarray], needed: dict[str, Any]) -> None:
     for name, value in needed.items():
         dtype, size = np.dtype(dr.type_v(value).name.lower()), math.prod(dr.shape(value))
         array = given[name]
-        fits, found = array.dtype == dtype and array.size == size, f"{array.dtype} of shape {array.shape}"
-        ensure(fits, f"its {name} is {found}; {dtype} of {size} entries is needed.")
+        valid, kind = array.dtype == dtype and array.size == size, f"{array.dtype} of shape {array.shape}"
+        ensure(valid, f"its {name} is {kind}; {dtype} of {size} entries is needed.")
 
 
 def _check_keys(value: Any, needed: set[str], what: str) -> None:

@@ -1,4 +1,4 @@
-"""One step of training: what :func:`coopnet.fit` freezes."""
+"""One training step, which :func:`coopnet.fit` freezes."""
 
 from __future__ import annotations
 
@@ -43,10 +43,9 @@ class Options:
 
 
 class Step:
-    """A step in named pieces, each of which may run elsewhere: :meth:`take` lists them in their order.
+    """A step in named pieces, each of which may run elsewhere; :meth:`take` shows their order.
 
-    It holds everything that they work on. Arrays are inputs of the frozen function; the user's functions are part of
-    it.
+    The object holds their data. Arrays are inputs of the frozen function, and the user's functions are part of it.
     """
 
     DRJIT_STRUCT = {
@@ -71,9 +70,9 @@ class Step:
             self.weight_decay = decay_rate(optimizer)
             self.decays = {name: dr.opaque(self.float32, 1) for name in field}
         self.untouched = False
-        #: Has the last step left products to a library?
+        #: Did the last step leave products to a library?
         self.left = False
-        #: Number of steps that will be taken, 0 if that is not known.
+        #: Number of steps to take, 0 if unknown.
         self.runs = 0
         self.begin()
         self.frozen, self.several, self.rest = self.freeze(), self.freeze(_take_several), dr.freeze(_finish)
@@ -84,7 +83,7 @@ class Step:
         return dr.freeze(function or _take, state_fn=Captures(*functions))
 
     def begin(self) -> None:
-        """Make the state with which a run begins, beside the parameters."""
+        """Make the initial state of a run, beside the parameters."""
         self.scaler = None
         if self.field.precision == "half":
             scale = limits.SCALE_START if self.loss_scale is None else self.loss_scale
@@ -95,10 +94,10 @@ class Step:
 
     def __call__(self, seed: Any, number: Any) -> None:
         """Take step ``number``, frozen. Both are opaque."""
-        gradients, operands, left = self.frozen(self, seed, number)
-        self.left = left is not None
-        if left is not None:
-            self.rest(self, gradients, left.multiply(operands), left)
+        gradients, operands, external = self.frozen(self, seed, number)
+        self.left = external is not None
+        if external is not None:
+            self.rest(self, gradients, external.multiply(operands), external)
         self.warn(6)
 
     def call_several(self, seed: Any, number: Any, rates: Any) -> None:
@@ -113,34 +112,34 @@ class Step:
         if self.untouched:
             self.untouched = False
             where = "fit: no gradient reaches the parameters of the field; nothing is learned."
-            cure = "The loss must depend on them: in Mitsuba, by mi.render(scene, params=mi.traverse(scene)), traversed"
-            warnings.warn(f"{where} {cure} in the objective.", RuntimeWarning, stacklevel=level)
+            hint = "The loss must depend on them: in Mitsuba, by mi.render(scene, params=mi.traverse(scene)), traversed"
+            warnings.warn(f"{where} {hint} in the objective.", RuntimeWarning, stacklevel=level)
 
     def take(self, seed: Any, number: Any, whole: bool = False) -> tuple[dict[str, Any], list, ExternalProducts | None]:
-        """A step as it is traced, with all its products if ``whole``; a key would be traversed in Python.
+        """The traced step, with all its products if ``whole``. It takes no key, as that would be traversed in Python.
 
-        Returns what :meth:`finish` needs, unless the step is complete: the gradients so far, operands of products, and
-        instructions for them.
+        Unless the step is complete, returns the arguments of :meth:`finish`: the gradients so far, operands of
+        products, and instructions for them.
         """
         self.push()
-        value, left = self.differentiate(Key(seed, None, number), whole)
+        value, external = self.differentiate(Key(seed, None, number), whole)
         # dr.mean() would copy the width to the device at every replay, and wait for all kernels before it
         mean = dr.sum(value) * (1 / dr.width(value))
-        complete = left is None or not left.entries
+        complete = external is None or not external.entries
         if complete:
             self.move()
             self.settle()
         # last, so that it shares a kernel with other single numbers
         dr.scatter(self.losses, mean, number % limits.WINDOW_STEPS, mode=dr.ReduceMode.Permute)
-        if left is None or complete:
+        if external is None or complete:
             dr.eval(self.scaler, self.losses, self.optimizer.state, self.ema)
             return {}, [], None
-        gradients, operands = self.taken_gradients(), left.take()
+        gradients, operands = self.taken_gradients(), external.take()
         dr.eval(self.losses, gradients, operands)
-        return gradients, operands, left
+        return gradients, operands, external
 
     def take_several(self, seed: Any, number: Any, rates: Any) -> None:
-        """Steps from ``number`` on as they are traced, all of them complete."""
+        """The traced steps from ``number`` on, all of them complete."""
         before = self.optimizer.lr
         each = [(number + i, dr.gather(self.float32, rates, self.uint32(i))) for i in range(limits.UNROLLED_STEPS)]
         dr.eval(each)  # so that all steps have the same kernels
@@ -155,9 +154,9 @@ class Step:
         """Compute the gradients of the losses of ``key``; returns the losses, and products that are left to a library,
         if any.
         """
-        left = None if whole else ExternalProducts.where_faster(self.field, self.runs)
-        # captured arrays of other widths are recorded anew; what an objective evaluates is its own
-        with leaving(left), batch_size_known(self.objective is None):
+        external = None if whole else ExternalProducts.where_faster(self.field, self.runs)
+        # captured arrays of other widths are recorded anew; an objective may evaluate batches of any size
+        with leaving(external), batch_size_known(self.objective is None):
             drawn = self.draw(key)
             inner = inner_loss(self.field, self.loss, drawn) if self.objective is None else None
             with loss_inside(inner):
@@ -168,10 +167,10 @@ class Step:
             else:
                 dr.schedule(value)  # so that the kernel of the backward pass writes it along
                 inner = None
-            if left is not None:
-                left.open = True
+            if external is not None:
+                external.open = True
             self.pullback(losses)
-        return value if inner is None else inner.losses, left
+        return value if inner is None else inner.losses, external
 
     def taken_gradients(self) -> dict[str, Any]:
         """The flat gradients so far, which are removed from the parameters."""
@@ -180,9 +179,9 @@ class Step:
         self.release(self.field)
         return gradients
 
-    def finish(self, gradients: dict[str, Any], products: list, left: ExternalProducts) -> None:
+    def finish(self, gradients: dict[str, Any], products: list, external: ExternalProducts) -> None:
         """The second half of a step that left products: the first does not know the gradients of networks yet."""
-        complete = left.completed(gradients, products)
+        complete = external.completed(gradients, products)
         for name, value in values(self.optimizer).items():
             set_gradient(value, complete[name])
         self.move()
@@ -222,12 +221,12 @@ class Step:
             scaled = self.scaled(root)
             dr.set_grad(scaled, 1)
             dr.enqueue(dr.ADMode.Backward, scaled)
-        dr.traverse(dr.ADMode.Backward)  # all at once: a second traversal would find the graph already freed
-        # known while it is recorded: a gradient that nothing was added to is a literal
+        dr.traverse(dr.ADMode.Backward)  # both at once: the first traversal frees the graph
+        # known while recording: a gradient to which nothing was added is a literal
         gradients = [value.array.grad for value in values(self.optimizer).values()]
-        left = innermost()
+        external = innermost()
         untouched = all(g.state == dr.VarState.Literal for g in gradients)
-        self.untouched = untouched and not (left is not None and left.entries)
+        self.untouched = untouched and not (external is not None and external.entries)
 
     def scaled(self, value: Any) -> Any:
         """``value`` times the loss scale, if there is one."""
@@ -235,7 +234,7 @@ class Step:
 
     def roots(self, losses: Any) -> list:
         """The summands that are differentiated: the mean loss and the penalty."""
-        # the gradient of the mean, taken before reducing: a reduction here would cost a forward pass of its own
+        # the gradient of the mean, before reducing: a reduction here would cost a second forward pass
         return [losses * (1 / dr.width(losses)), *([] if self.penalty is None else [self.penalty(self.field)])]
 
     def clip(self) -> None:
@@ -273,11 +272,11 @@ class Step:
         self.field.update({name: dr.detach(source[name]) for name in source})
 
     def settle(self) -> None:
-        """Leave the field as the first step found it, since otherwise the next would be recorded again: without
-        gradients, and with the arrays of the optimizer if these are not promoted to single precision.
+        """Give the field its state before the first step, or the next would be recorded again: without gradients, and
+        with the optimizer's arrays, unless these are promoted to single precision.
         """
-        kept, own = values(self.optimizer), self.field.items()
-        self.release({name: kept[name] if type(kept[name]) is type(value) else value for name, value in own})
+        before, parameters = values(self.optimizer), self.field.items()
+        self.release({name: before[name] if type(before[name]) is type(value) else value for name, value in parameters})
 
     def recordings(self) -> int:
         """How often the step was traced."""

@@ -1,9 +1,9 @@
 """Threads that train take turns.
 
 Dr.Jit 1.5 replays frozen functions with global variables of the process, so two threads in such functions raise or
-abort. It also traverses their arguments while it holds its lock. Meanwhile Python may switch to another thread; if that
-one uses Dr.Jit, both wait for ever. So a thread in :func:`coopnet.fit` holds :data:`TURNS` from the start to the end of
-its run, and hands it on between two steps. ``docs/reliability.md`` says why a lock of Python's would not do.
+abort. It also traverses their arguments while it holds its lock. If Python then switches to another thread that uses
+Dr.Jit, both wait forever. So a thread in :func:`coopnet.fit` holds :data:`TURNS` from the start to the end of its run,
+and hands it on between two steps. ``docs/reliability.md`` says why ``threading.Lock`` would not do.
 """
 
 from __future__ import annotations
@@ -94,9 +94,9 @@ class Turns:
         while frame is not None:
             waits = frame.f_code is threading.Thread.join.__code__ and frame.f_locals.get("timeout") is None
             if waits and frame.f_locals.get("self") is me:
-                what = f"the thread that trains waits for {me.name!r}, which was to train as well"
-                cure = "a callback of fit may call fit itself, but not wait for a thread that does"
-                raise RuntimeError(f"fit: {what}; {cure}.")
+                problem = f"the thread that trains waits for {me.name!r}, which was to train as well"
+                hint = "a callback of fit may call fit itself, but not wait for a thread that does"
+                raise RuntimeError(f"fit: {problem}; {hint}.")
             frame = frame.f_back
 
     def forget(self) -> None:

@@ -17,7 +17,7 @@ class UnrolledSteps:
     def __init__(self, ahead: int, rate: Callable[[int], float]):
         self.ahead, self.several = ahead, False
         self.foreseen = is_of_steps_alone(rate)
-        self.taken, self.seconds = 0, 0.0  # of the steps that are looked at
+        self.taken, self.seconds = 0, 0.0  # of the measured steps
 
     def next(self, most: int) -> int:
         """Number of steps in the next call, at most ``most``."""
@@ -30,7 +30,7 @@ class UnrolledSteps:
         self.seconds += seconds
         if self.taken < limits.UNROLLED_STEPS_SEEN:
             return
-        # a step that leaves products to a library is in two parts
+        # a step that leaves products to a library is two kernels with a call between
         able = self.foreseen and not step.left
         short = self.seconds <= self.taken * limits.UNROLLED_SECONDS
         self.several = self.several or (able and short and self.ahead >= limits.UNROLLED_STEPS_LEFT)

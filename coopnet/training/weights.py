@@ -118,8 +118,8 @@ def layer_multipliers(net: Module, rates: Mapping[str, float]) -> dict[str, Any]
     """
     where = "layer_multipliers"
     check_type(where, "net", net, Module, "a coopnet Module")
-    given, fits = type(rates).__name__, isinstance(rates, Mapping)
-    ensure(fits, f"{where}: the rates are a {given}; a mapping from layer to factor is needed.", TypeError)
+    given, valid = type(rates).__name__, isinstance(rates, Mapping)
+    ensure(valid, f"{where}: the rates are a {given}; a mapping from layer to factor is needed.", TypeError)
     names = [p.name for p in parameters(net)]
     pieces = {piece: p.name for p in parameters(net) for piece in p.pieces()}
     factors = dict.fromkeys(pieces, 1.0)
@@ -164,10 +164,10 @@ def layer_numbers(net: Module) -> dict[str, tuple[Any, int]]:
         slots.setdefault(id(p.storage), []).append(p.name)
     numbers = {name: float(i) for names in slots.values() for i, name in enumerate(names, 1)}
     spread = _spread("layer_numbers", net, numbers)
-    found = {slot: dr.uint32_array_t(type(value))(value) for slot, value in spread.items()}
-    dr.eval(found)
-    counts = {slot: len(slots[id(value)]) for slot, value in net.items() if slot in found}
-    return {slot: (value, counts[slot]) for slot, value in found.items()}
+    arrays = {slot: dr.uint32_array_t(type(value))(value) for slot, value in spread.items()}
+    dr.eval(arrays)
+    counts = {slot: len(slots[id(value)]) for slot, value in net.items() if slot in arrays}
+    return {slot: (value, counts[slot]) for slot, value in arrays.items()}
 
 
 def decay_masks(net: Module, biases: bool = False) -> dict[str, Any]:
@@ -233,6 +233,6 @@ def _chosen(where: str, net: Any, biases: bool) -> list[Parameter]:
     """The matrices of ``net``, and its biases if wanted."""
     check_type(where, "net", net, Module, "a coopnet Module")
     check_flag(where, "biases", biases)
-    found = [p for p in parameters(net) if p.is_matrix or (biases and p.attribute == "bias")]
-    ensure(found, f"{where}: the network has no matrices; call alloc() or build() first.")
-    return found
+    chosen = [p for p in parameters(net) if p.is_matrix or (biases and p.attribute == "bias")]
+    ensure(chosen, f"{where}: the network has no matrices; call alloc() or build() first.")
+    return chosen

@@ -15,7 +15,7 @@ from ..random.key import Key
 
 
 class Batch(NamedTuple):
-    """Coordinates (or whatever else predictions are made from) and targets, a list of evaluated arrays each, and the
+    """Coordinates (or other inputs of predictions) and targets, a list of evaluated arrays each, and the
     key that they were drawn with."""
 
     coordinates: Any

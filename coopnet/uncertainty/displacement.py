@@ -49,10 +49,10 @@ def displaced(field: NeuralField, spatial: Any) -> NeuralField:
     advice = "take fewer, or name the first coordinates alone, as in spatial=(16, 16, 16)"
     ensure(count <= _MOST, f"{_WHERE}: spatial is {spatial!r}, which makes {count:.2g} displacements; {advice}.")
     encoding = Identity() if field.encoding is None else field.encoding
-    return rebuilt(field, Displaced(encoding, sides), field.network, _fresh)
+    return rebuilt(field, Displaced(encoding, sides), field.network, _new_parameters)
 
 
-def _fresh(layer: Any) -> list:
+def _new_parameters(layer: Any) -> list:
     """Owners of parameters in ``layer`` that the field did not have."""
     return [layer.deviation.value] if isinstance(layer, Displaced) else []
 
@@ -128,8 +128,8 @@ class DisplacementSums:
             sums, numbers = self.frozen(self.field, inputs, targets)
         squares, share, count = (float(v.numpy()[0]) for v in numbers)
         box = "the field's bounds" if self.field.bounds else "the unit cube; build the field with bounds"
-        least = f"{_INSIDE:.0%} are needed"
-        ensure(share >= _INSIDE, f"{_WHERE}: {share:.1%} of the samples lie within {box}; {least} for spatial.")
+        needed = f"{_INSIDE:.0%} are needed"
+        ensure(share >= _INSIDE, f"{_WHERE}: {share:.1%} of the samples lie within {box}; {needed} for spatial.")
         self.entries = sums if self.entries is None else self.entries + sums
         dr.eval(self.entries)
         self.squares += squares

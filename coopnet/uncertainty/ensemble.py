@@ -48,22 +48,22 @@ def ensemble(fields: Sequence[NeuralField]) -> NeuralField:
     >>> mean, deviation = together(p), together.std(p)
     """
     check_type(_WHERE, "fields", fields, Sequence, "a sequence of NeuralFields")
-    found = entries(_WHERE, "fields", fields)
-    ensure(len(found) > 1, f"{_WHERE}: fields has {len(found)} entries; two or more are needed.")
-    for number, field in enumerate(found):
+    together = entries(_WHERE, "fields", fields)
+    ensure(len(together) > 1, f"{_WHERE}: fields has {len(together)} entries; two or more are needed.")
+    for number, field in enumerate(together):
         check_type(_WHERE, f"fields[{number}]", field, NeuralField, "a NeuralField")
         check_trained(field, _WHERE)
         for what, of in _SAME.items():
-            a, b = of(field), of(found[0])
+            a, b = of(field), of(together[0])
             ensure(a == b, f"{_WHERE}: fields[{number}] has the {what} {a}, but fields[0] {b}; equal ones are needed.")
-    first = found[0]
-    encodings = [Identity() if field.encoding is None else field.encoding for field in found]
-    members = Members(encodings, [field.network for field in found])
+    first = together[0]
+    encodings = [Identity() if field.encoding is None else field.encoding for field in together]
+    members = Members(encodings, [field.network for field in together])
     result = NeuralField(members, Sequential(), first.output, first.in_features, first.bounds)
     assert first.precision is not None
     result = result.allocate(*storage(_backend(first), first.precision, _WHERE))
     targets = {p.name: p for p in parameters(result)}
-    for number, field in enumerate(found):
+    for number, field in enumerate(together):
         for p in parameters(field):
             part, _, name = p.name.partition(".")
             targets[f"encoding.{part}s.{number}.{name}"].fill(p.numpy(_WHERE), _WHERE)

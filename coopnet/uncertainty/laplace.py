@@ -153,8 +153,8 @@ def laplace(
     for drawn in batches:
         sums.add(drawn.coordinates, drawn.targets)
     variance = noise**2 if noise is not None else sums.squares / sums.terms
-    fits = math.isfinite(variance) and variance > 0
-    ensure(fits, f"{_WHERE}: the mean square of the errors is {variance:g}; a positive number is needed: pass noise.")
+    valid = math.isfinite(variance) and variance > 0
+    ensure(valid, f"{_WHERE}: the mean square of the errors is {variance:g}; a positive number is needed: pass noise.")
     sums.finish((1.0 if samples is None else samples / sums.samples) / variance, prior)
     return posterior
 
@@ -164,17 +164,17 @@ def _with_draws(field: NeuralField) -> NeuralField:
     streams = itertools.chain([0], itertools.count(2))  # 1 is the last layer's
     encoding = _encoding_with_draws(field.encoding, streams)
     drawn = [] if encoding is None else [m for m in children(encoding) if isinstance(m, DrawnGrid)]
-    cure = "its entries would be taken as known; make it the encoding itself, or part of a Composite or Pad"
+    hint = "its entries would be taken as known; make it the encoding itself, or part of a Composite or Pad"
     inside = len(drawn) == len(grids(field.encoding))
-    ensure(inside, f"{_WHERE}: a grid is part of another encoding, or of a product of encodings; {cure}.")
+    ensure(inside, f"{_WHERE}: a grid is part of another encoding, or of a product of encodings; {hint}.")
     layers = list(flatten([field.network]))
-    place = max((i for i, layer in enumerate(layers) if isinstance(layer, drnn.Linear)), default=-1)
-    ends = place >= 0 and all(is_activation(v) or isinstance(v, Dropout) for v in layers[place + 1 :])
+    index = max((i for i, layer in enumerate(layers) if isinstance(layer, drnn.Linear)), default=-1)
+    ends = index >= 0 and all(is_activation(v) or isinstance(v, Dropout) for v in layers[index + 1 :])
     last = f"it ends in a {type(layers[-1]).__name__}" if layers else "it has no layers"
     ensure(ends, f"{_WHERE}: the network must end in a linear layer, and maybe activations; {last}.")
-    linear = layers[place] if isinstance(layers[place], Linear) else Linear(*layers[place].config)
-    layers[place] = DrawnLinear(linear)
-    return rebuilt(field, encoding, Sequential(*layers), _fresh)
+    linear = layers[index] if isinstance(layers[index], Linear) else Linear(*layers[index].config)
+    layers[index] = DrawnLinear(linear)
+    return rebuilt(field, encoding, Sequential(*layers), _new_parameters)
 
 
 def _encoding_with_draws(encoding: Any, streams: Iterator[int]) -> Any:
@@ -187,7 +187,7 @@ def _encoding_with_draws(encoding: Any, streams: Iterator[int]) -> Any:
     return encoding._mapped(lambda part: _encoding_with_draws(part, streams))
 
 
-def _fresh(layer: Any) -> list:
+def _new_parameters(layer: Any) -> list:
     """Owners of those parameters in ``layer`` that the field had none for."""
     if isinstance(layer, DrawnGrid):
         return [layer.deviation.value]
@@ -226,15 +226,15 @@ def _products(field: NeuralField, coordinates: list, targets: list) -> tuple[lis
     """What one batch adds: to the entries of each grid, to the last layer's matrix, and to the errors."""
     linear = Linearized(field)
     unit = to_unit(coordinates, field.bounds)
-    found = linear.at(unit)
-    single, n = type(unit[0]), len(found.slopes)
-    squares = sum(dr.square(y - t) for y, t in zip(found.values, targets, strict=True))
-    slope = dr.sqrt(sum(dr.square(g) for g in found.slopes) * (1 / n))
-    hidden = [v * slope for v in widened(list(found.hidden), single)]
+    derivatives = linear.at(unit)
+    single, n = type(unit[0]), len(derivatives.slopes)
+    squares = sum(dr.square(y - t) for y, t in zip(derivatives.values, targets, strict=True))
+    slope = dr.sqrt(sum(dr.square(g) for g in derivatives.slopes) * (1 / n))
+    hidden = [v * slope for v in widened(list(derivatives.hidden), single)]
     if linear.last.linear.config[2]:
         hidden.append(slope + 0 * hidden[0])
     table = dr.tensor_t(single)(nested(hidden))
-    by_entry = [_squares(unit, rows) for rows in found.rows]
+    by_entry = [_squares(unit, rows) for rows in derivatives.rows]
     dr.eval(squares, table, by_entry)  # in one kernel, and not in one for each sum
     entries = [_entry_sums(part, unit, sums) for part, sums in zip(linear.grids, by_entry, strict=True)]
     return entries, dr.matmul(table, table, Bt=True), dr.sum(squares)
@@ -251,14 +251,14 @@ def _entry_sums(part: GridPart, unit: list, squares: list) -> Any:
     grid = part.layer.grid.grid.value
     n, single = grid.n_features, grid.dtype
     terms = single(dr.opaque_width(squares[0])) * grid.vertices
-    most = largest(squares)
-    scale = fixed_point.scale(dr.max(most), terms)
+    peak = largest(squares)
+    scale = fixed_point.scale(dr.max(peak), terms)
     broken = dr.max(dr.select(dr.isfinite(sum(squares)), single(0), single(1)))
     dr.eval(scale, broken)
     sums = dr.zeros(dr.int64_array_t(single), dr.width(grid.data))
     for level, weight, index in part.walk(unit):
-        own = squares[level * n : level * n + n]
-        fixed_point.add(sums, [v * dr.square(weight) * scale for v in own], index)
+        column = squares[level * n : level * n + n]
+        fixed_point.add(sums, [v * dr.square(weight) * scale for v in column], index)
     dr.eval(sums)
     return fixed_point.finish(sums, scale, broken)
 
@@ -291,5 +291,5 @@ def _set_grid(field: NeuralField, layer: DrawnGrid, squares: np.ndarray, prior: 
 
 
 def _root_mean_square(values: np.ndarray) -> float:
-    found = float(np.sqrt(np.mean(np.square(values.astype(np.float64))))) if values.size else 0.0
-    return found if found > 0 else 1.0
+    rms = float(np.sqrt(np.mean(np.square(values.astype(np.float64))))) if values.size else 0.0
+    return rms if rms > 0 else 1.0

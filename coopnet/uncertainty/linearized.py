@@ -1,4 +1,4 @@
-"""Derivatives of a field by the parameters that a key may draw, sample by sample, and the deviation that follows."""
+"""Derivatives of a field by its drawn parameters (:func:`laplace`), sample by sample, and the deviation from them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from ..nn.tree import children
 
 
 class Derivatives(NamedTuple):
-    """At each sample, in single precision: what derivatives by parameters are made of.
+    """The factors of derivatives by parameters, at each sample, in single precision.
 
-    ``hidden`` is the ``CoopVec`` that goes into the last linear layer, ``slopes`` the derivative of each output by what
-    comes out there, ``rows`` for each grid that is drawn the derivatives of each output by its features, and ``values``
-    the outputs.
+    ``hidden`` is the input of the last linear layer, a ``CoopVec``. ``slopes`` are the derivatives of the field's
+    outputs by those of this layer. ``rows`` has, for each drawn grid, the derivatives of each output by the grid's
+    features. ``values`` are the field's outputs.
     """
 
     hidden: Any
@@ -34,8 +34,8 @@ class Derivatives(NamedTuple):
 
 
 class GridPart(NamedTuple):
-    """A grid that is drawn: where its features and its coordinates begin among those of the encoding, and how many
-    coordinates it takes."""
+    """A drawn grid: the first of its features and of its coordinates among those of the encoding, and the number of
+    its coordinates."""
 
     layer: DrawnGrid
     feature: int
@@ -44,13 +44,13 @@ class GridPart(NamedTuple):
 
     def walk(self, unit: list) -> Iterator[tuple[int, Any, Any]]:
         """Level, weight and entry of all vertices around the coordinates ``unit`` of the encoding."""
-        own = unit[self.begin : self.begin + self.size]
-        inside = [dr.select(dr.isfinite(v), dr.clip(v, -FAR, FAR), 0) for v in own]
+        coordinates = unit[self.begin : self.begin + self.size]
+        inside = [dr.select(dr.isfinite(v), dr.clip(v, -FAR, FAR), 0) for v in coordinates]
         return ((level, weights[0], index) for level, weights, index in self.layer.grid.grid.value.walk(inside))
 
 
 def drawn_grids(encoding: Any, size: int, feature: int = 0, begin: int = 0) -> Iterator[GridPart]:
-    """The grids that are drawn in an encoding of ``size`` coordinates."""
+    """The drawn grids in an encoding of ``size`` coordinates."""
     if isinstance(encoding, DrawnGrid):
         yield GridPart(encoding, feature, begin, size)
     elif isinstance(encoding, Pad):
@@ -62,18 +62,18 @@ def drawn_grids(encoding: Any, size: int, feature: int = 0, begin: int = 0) -> I
 
 
 class Linearized:
-    """A field whose last linear layer, and maybe grids of its encoding, are drawn."""
+    """A field whose last linear layer is drawn, and maybe grids in its encoding."""
 
     def __init__(self, field: NeuralField):
         self.field = field
         layers = list(flatten([field.network]))
-        place = next(i for i, layer in enumerate(layers) if isinstance(layer, DrawnLinear))
-        self.before, self.last, self.behind = layers[:place], layers[place], layers[place + 1 :]
+        index = next(i for i, layer in enumerate(layers) if isinstance(layer, DrawnLinear))
+        self.before, self.last, self.behind = layers[:index], layers[index], layers[index + 1 :]
         self.network = Sequential(*self.before, self.last.linear, *self.behind)
         self.grids = list(drawn_grids(field.encoding, field.in_features))
 
     def at(self, unit: list) -> Derivatives:
-        """The derivatives at coordinates that the encoding is to see."""
+        """The derivatives at coordinates in the encoding's units."""
         features, _ = encoded(self.field.encoding, unit, [], None)
         work = self.field._work(type(unit[0]))
         single = dr.float32_array_t(work)
@@ -85,8 +85,8 @@ class Linearized:
         if self.grids:
             _, columns = jacobian(None, self.network, [single(v) for v in features], work, None, attached=False)
             for layer, first, *_ in self.grids:
-                own = columns[first : first + layer.grid.width(layer.in_features)]
-                shown = [[layer.grid._shown(k, v) for v in column] for k, column in enumerate(own)]
+                of_grid = columns[first : first + layer.grid.width(layer.in_features)]
+                shown = [[layer.grid._up_to_max_level(k, v) for v in column] for k, column in enumerate(of_grid)]
                 rows.append([list(row) for row in zip(*shown, strict=True)])
         return Derivatives(hidden, slopes, rows, widened(list(y), single))
 
@@ -97,12 +97,12 @@ def is_drawn(field: Any) -> bool:
 
 
 def deviations(field: NeuralField, unit: list) -> list:
-    """The deviation of each output at coordinates that the encoding is to see, in single precision."""
+    """The standard deviation of each output at coordinates in the encoding's units, in single precision."""
     linear = Linearized(field)
-    found = linear.at(unit)
-    spread = dr.square(linear.last.spread(found.hidden))
-    variances = [dr.square(g) * spread for g in found.slopes]
-    for part, rows in zip(linear.grids, found.rows, strict=True):
+    derivatives = linear.at(unit)
+    spread = dr.square(linear.last.spread(derivatives.hidden))
+    variances = [dr.square(g) * spread for g in derivatives.slopes]
+    for part, rows in zip(linear.grids, derivatives.rows, strict=True):
         grid, deviation = part.layer.grid.grid.value, part.layer.deviation.value.data
         n = grid.n_features
         squares = [[dr.square(v) for v in row] for row in rows]

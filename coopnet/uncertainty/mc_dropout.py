@@ -186,9 +186,9 @@ def _welford(values: list, n: Any, mean: list, spread: list) -> tuple[list, list
 def _differentiable(field: Any, parts: list) -> bool:
     weights = any(dr.grad_enabled(v) for v in field.values())
     if weights and is_deterministic():
-        cure = "call it under dr.suspend_grad(), or evaluate the passes one by one"
-        what = "the gradient of its loop is not possible, which accumulates with atomics, in no fixed order"
-        raise RuntimeError(f"{_WHERE}: inside deterministic() {what}; {cure}.")
+        hint = "call it under dr.suspend_grad(), or evaluate the passes one by one"
+        problem = "the gradient of its loop is not possible, which accumulates with atomics, in no fixed order"
+        raise RuntimeError(f"{_WHERE}: inside deterministic() {problem}; {hint}.")
     return weights or dr.grad_enabled(parts)
 
 
@@ -203,9 +203,11 @@ def warn_unseen(field: Any, where: str, stacklevel: int) -> None:
     if _warned or noisy or not any(isinstance(layer, Lattice) for layer in layers):
         return
     _warned = True
-    what = "the entries of its grid that no sample has visited are near 0 under every mask, where it seems most certain"
-    cure = "use coopnet.laplace(), or an ensemble"
-    message = f"{where}: dropout does not tell what the field has not seen: {what}; {cure}."
+    problem = (
+        "the entries of its grid that no sample has visited are near 0 under every mask, where it seems most certain"
+    )
+    hint = "use coopnet.laplace(), or an ensemble"
+    message = f"{where}: dropout does not tell what the field has not seen: {problem}; {hint}."
     warnings.warn(message, RuntimeWarning, stacklevel=stacklevel)
 
 
@@ -241,6 +243,6 @@ def check_draws(where: str, field: Any, stacklevel: int) -> None:
     # the layers of others may draw masks, too
     known = all(type(m).__module__.split(".")[0] in ("coopnet", "drjit") for m in children(field))
     if known and not draws(field):
-        cure = "train it with some, such as MLP(..., dropout=0.1), or use posthoc_dropout, laplace or ensemble"
-        raise ValueError(f"{where}: field has no Dropout with p > 0, so that all passes are equal; {cure}.")
+        hint = "train it with some, such as MLP(..., dropout=0.1), or use posthoc_dropout, laplace or ensemble"
+        raise ValueError(f"{where}: field has no Dropout with p > 0, so that all passes are equal; {hint}.")
     warn_unseen(field, where, stacklevel)

@@ -95,16 +95,16 @@ def posthoc_dropout(
     limit = measured(0)
     ensure(0 < limit < math.inf, f"{_WHERE}: the loss of the field is {limit:g}; a positive number is needed.")
     limit *= 1 + tolerance
-    fits, fails = float(_LEAST), float(_MOST)
-    cure = "raise tolerance, or train with dropout"
+    accepted, rejected = float(_LEAST), float(_MOST)
+    hint = "raise tolerance, or train with dropout"
     none = f"dropping one of 2^{-_LEAST} units raises the loss by more than {tolerance:g} of it"
-    ensure(measured(_rate(fits)) <= limit, f"{_WHERE}: {none}; {cure}.")
+    ensure(measured(_rate(accepted)) <= limit, f"{_WHERE}: {none}; {hint}.")
     for _ in range(_HALVINGS):
-        middle = (fits + fails) / 2
-        fits, fails = (middle, fails) if measured(_rate(middle)) <= limit else (fits, middle)
+        middle = (accepted + rejected) / 2
+        accepted, rejected = (middle, rejected) if measured(_rate(middle)) <= limit else (accepted, middle)
     for layer in masks:
-        layer.p = _rate(fits)
-    return dropped, _rate(fits)
+        layer.p = _rate(accepted)
+    return dropped, _rate(accepted)
 
 
 def _rate(exponent: float) -> float:
@@ -130,9 +130,9 @@ def _mean_loss(field: NeuralField, data: list[Batch], loss: Callable) -> float:
     means = []
     for batch in data:
         losses = loss(list(field(batch.coordinates, batch.key)), batch.targets)
-        fits = isinstance(losses, dr.ArrayBase) and not dr.is_tensor_v(losses) and dr.depth_v(losses) == 1
+        valid = isinstance(losses, dr.ArrayBase) and not dr.is_tensor_v(losses) and dr.depth_v(losses) == 1
         needed = "an array with the loss of each sample is needed"
-        ensure(fits, f"{_WHERE}: loss returned a {type(losses).__name__}; {needed}.", TypeError)
+        ensure(valid, f"{_WHERE}: loss returned a {type(losses).__name__}; {needed}.", TypeError)
         means.append(dr.mean(losses))
     dr.eval(means)
     return sum(float(mean[0]) for mean in means) / len(means)

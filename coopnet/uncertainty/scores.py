@@ -111,8 +111,8 @@ _normal_cdf = np.vectorize(lambda z: 0.5 * math.erfc(-z / math.sqrt(2)), otypes=
 def _predictions(where: str, mean: Any, deviation: Any, target: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     m, s, t = (numbers(where, n, v) for n, v in (("mean", mean), ("deviation", deviation), ("target", target)))
     _check_shapes(where, mean=m, deviation=s, target=t)
-    least = float(s.min())
-    ensure(least > 0, f"{where}: deviation has {least:g} in it; positive numbers are needed.")
+    lowest = float(s.min())
+    ensure(lowest > 0, f"{where}: deviation has {lowest:g} in it; positive numbers are needed.")
     return m, s, t
 
 

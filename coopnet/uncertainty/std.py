@@ -53,8 +53,8 @@ def std(self: NeuralField, p: Any) -> Any:
     self._check_built(where)
     if members_of(self) is not None:
         return ensemble_std(self, p, where)
-    cure = "use that of cn.laplace() or cn.ensemble(), or mc_dropout"
-    ensure(has_std(self), f"{where}: neither parameters nor members of the field deviate; {cure}.")
+    hint = "use that of cn.laplace() or cn.ensemble(), or mc_dropout"
+    ensure(has_std(self), f"{where}: neither parameters nor members of the field deviate; {hint}.")
     with dr.suspend_grad():
         call, unit, _ = self._enter(p, None, True, where)
         result = result_type(self.output, call.leaf)

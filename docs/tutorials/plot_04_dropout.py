@@ -153,9 +153,9 @@ for axis, (title, picture) in zip(axes.flat, panels.items(), strict=True):
 plt.show()
 
 # %%
-# Dropout keeps this network from learning the noise, and does more for it than weight decay. It is not the only way:
-# compare with what needs no training at all. What a network adds is what it is used for: it runs in a kernel, for any
-# number of pixels, and can be differentiated.
+# Dropout keeps this network from learning the noise, and does more for it than weight decay. Compare it with the two
+# baselines, which need no training. What a network has over them is that it runs in a kernel, for any number of pixels,
+# and can be differentiated.
 
 # %%
 # Does it know where it is wrong?

@@ -86,7 +86,7 @@ plt.show()
 # Baking
 # ------
 #
-# ``fit_bsdf`` evaluates any BSDF of Mitsuba's that reflects, at random texels and directions, and trains code and
+# ``fit_bsdf`` evaluates any BSDF of Mitsuba that reflects, at random texels and directions, and trains code and
 # decoder together in one frozen step. The code is an encoding of texture coordinates: here a dense grid with a vertex
 # for each texel and eight numbers in each. Lobes to sample from are fitted afterwards: a second, smaller network says,
 # for a code and a direction, how rough they are and how many samples each gets. The lobes only influence the noise of

@@ -67,16 +67,16 @@ for precision in precisions:
 # --------
 #
 # ``field.audit(p)`` runs every layer in working precision and in double precision with the same weights. *own rms* is
-# what a layer adds given the input that it got, the other errors have accumulated from the start; then come numbers
-# that are not finite, those among them that are in double precision, and ReLU units that are zero for all samples.
+# the error that a layer adds to its input; the other errors accumulate from layer to layer. Then it counts numbers that
+# are not finite, those of them that are finite in double precision (overflows), and ReLU units that are zero for all
+# samples.
 
 audits = {name: field.audit(where) for name, field in fields.items()}
 print(audits["half"])
 
 # %%
-# In half precision every matrix adds about the same again, whatever the field has learned; activations add next to
-# nothing. In single precision most of the error is there before the network begins: coordinates are multiplied by high
-# frequencies.
+# In half precision every matrix adds about the same error, whatever the field has learned, and activations add next to
+# none. In single precision most of the error comes from the encoding, which multiplies coordinates by high frequencies.
 
 figure, axis = plt.subplots(figsize=(9, 3.8), layout="constrained")
 names = {row.name: row.layer.split("(")[0] for row in audits["half"].layers}

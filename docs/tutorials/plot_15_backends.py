@@ -7,7 +7,7 @@ both.
 """
 
 # %%
-# A program of Dr.Jit's works on one backend at a time, and arrays of two backends never mix. But a program may
+# A Dr.Jit program works on one backend at a time, and arrays of two backends never mix. But a program may
 # need both: training is fastest on a GPU, while a Mitsuba scene may be loaded on the CPU. coopnet moves fields and data
 # when you ask for it.
 #

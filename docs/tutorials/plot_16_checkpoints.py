@@ -77,9 +77,9 @@ def run(field, steps, file=None, **options):
 # A run that is stopped
 # ---------------------
 #
-# The number of steps is where to stop, counted from 0. In practice a run ends with Ctrl-C, after which the step is
-# finished and the checkpoint written, or by a machine that goes down, after which the last checkpoint is there: one is
-# written every ``checkpoint_every`` seconds. Then a *new* field, as in a new process, and ``resume=True``.
+# The number of steps is where to stop, counted from 0. In practice a run ends by Ctrl-C, which finishes the step and
+# writes a checkpoint, or because a machine goes down. Then the last checkpoint remains: one is written every
+# ``checkpoint_every`` seconds. To go on, take a *new* field, as in a new process, and ``resume=True``.
 
 file = folder / "terrain.safetensors"
 whole, ema_whole = run(field_whole := make(), STEPS)
@@ -130,7 +130,7 @@ plt.show()
 # -----------------------
 #
 # ``cn.load`` builds the field on whatever backend there is, in the precision that is wanted. Nothing in a file is
-# executed, so it can come from anywhere. ``cn.io.read`` has what stands beside the field.
+# executed, so it can come from anywhere. ``cn.io.read`` reads what else is in the file.
 
 loaded = cn.load(file)
 print("loaded:", "equal" if np.array_equal(terrain(loaded), terrain(field)) else "different")

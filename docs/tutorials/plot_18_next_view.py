@@ -254,8 +254,8 @@ plt.show()
 
 # %%
 # The field asks for what it has not seen, and that is better than chance. Where cameras may stand anywhere around an
-# object, the farthest one is hard to beat, and costs nothing: take it. An uncertainty is for where angles do not tell,
-# such as cameras in a room, each behind another corner.
+# object, the farthest one is hard to beat, and costs nothing: take it. Use an uncertainty where angles say little, such
+# as for cameras in a room, each behind another corner.
 #
 # .. seealso::
 #

@@ -11,8 +11,7 @@ Two caches of one scene say where neither knows the light; there, and only there
 # bounce before asking hides them, but costs samples everywhere. A cache that knows where it is wrong needs to gather
 # only there.
 #
-# The grid of a cache is one of five parts of its encoding, which ``cn.laplace`` does not take. So train two caches with
-# seeds of their own. Where they disagree, the paths of the training have left it open.
+# Train two caches with different seeds. Where they disagree, the training paths did not determine the light.
 
 import time
 
@@ -190,8 +189,8 @@ for axis, (name, picture) in zip(axes, ways.items(), strict=True):
 plt.show()
 
 # %%
-# Time does not help the cache alone: its errors are not noise. Gathering everywhere spends its samples on walls that
-# the cache knew. Where the caches disagree is where samples pay, and more than at random pixels. What is left is where
+# More time does not help the cache alone, because its errors are not noise. Gathering everywhere spends samples on
+# walls that the cache knew. Samples pay where the caches disagree, and more than at random pixels. Errors remain where
 # both caches err alike: neither has seen the light there, and they agree on something smooth.
 #
 # .. seealso::

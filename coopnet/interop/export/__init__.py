@@ -1,18 +1,18 @@
 """Fields as source code of other languages: ``export``.
 
-==================  ==============================================
-:mod:`.export`      the files, and what may be asked for
-:mod:`.language`    the small language that fields are exported in
-:mod:`.layers`      layers in it
+==================  =============================================
+:mod:`.export`      the function, its arguments and files
+:mod:`.language`    the intermediate language
+:mod:`.layers`      layers in that language
 :mod:`.encodings`   encodings in it
 :mod:`.material`    reflections in it
-:mod:`.drawn`       levels, parameters and members that keys draw
+:mod:`.drawn`       levels, parameters and members drawn by keys
 :mod:`.derivative`  forward derivatives of its functions
-:mod:`.targets`     its printers, one for each language
+:mod:`.targets`     printers for C, shaders and NumPy
 :mod:`.page`        web pages
 :mod:`.weights`     the file of weights
 :mod:`.reserved`    names that a function cannot have
-==================  ==============================================
+==================  =============================================
 """
 
 from .export import Exported, export

@@ -1,7 +1,7 @@
 """Forward derivatives of functions in the exported language: value and Jacobian, in one pass.
 
-Beside every variable that depends on the coordinates go its derivatives with respect to all of them, an array; integers
-and weights have none. Kinks are as in Dr.Jit's rules: the derivative of ``max(x, 0)`` at 0 is 0.
+Every variable that depends on the coordinates gets an array of its derivatives with respect to all of them. Integers
+and weights have none. At kinks, derivatives are those of Dr.Jit: that of ``max(x, 0)`` at 0 is 0.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class _Forward:
         self.active = {x.name}  #: variables that depend on the coordinates
         self.block = Block()
 
-    # ---- What depends on the coordinates --------------------------------------
+    # ---- Dependence on the coordinates ----------------------------------------
 
     def find(self, body: list) -> None:
-        """Note the variables that depend on the coordinates; loops carry them from one turn to the next."""
+        """Find the variables that depend on the coordinates, until no pass adds one: loops carry them on."""
         known = -1
         while known != len(self.active):
             known = len(self.active)
@@ -101,12 +101,12 @@ class _Forward:
                 b.statements.append(s)
 
     def _move(self, target: Var | At, value: Expr) -> None:
-        """Set the derivatives of ``target``, which is about to become ``value``."""
+        """Set the derivatives of ``target`` before it is assigned ``value``."""
         b, slopes = self.block, Block()
         slopes._names = b._names
         j: Expr = Var("n", "u32") if self.n > 1 else Const(0, "u32")
         derivative = self._d(value, j, slopes) or single(0)
-        if derivative == self._entry(target, j):  # as it was
+        if derivative == self._entry(target, j):  # unchanged
             return
         b.statements += slopes.statements
         assign = Assign(self._entry(target, j), derivative)
@@ -126,8 +126,8 @@ class _Forward:
     # ---- Expressions ----------------------------------------------------------
 
     def _d(self, e: Expr, j: Expr, slopes: Block) -> Expr | None:
-        """The derivative with respect to coordinate ``j``, or ``None`` for zero; ``slopes`` gets what it needs that is
-        the same for all coordinates."""
+        """The derivative with respect to coordinate ``j``, or ``None`` for zero. Statements that are the same for all
+        coordinates are added to ``slopes``."""
         if isinstance(e, At) and e.array == self.x:  # of the coordinates themselves
             return select(e.index.equals(j), single(1), single(0)) if self.n > 1 else single(1)
         if isinstance(e, (At, Var)):
@@ -157,8 +157,8 @@ class _Forward:
             return self._d(e.args[0] * e.args[1] + e.args[2], j, slopes)
         if e.function in ("min", "max"):
             v = e.args[1]
-            # of equal ones the first for minima and the second for maxima: both are of max(x, 0) and min(x, 0) where
-            # x is 0 then those that leaky ReLU has in the library
+            # of equal arguments, minima take the first and maxima the second: at x = 0, max(x, 0) and min(x, 0) then
+            # have the derivatives that leaky ReLU has in the library
             first = u <= v if e.function == "min" else u > v
             return _choice(first, self._d(u, j, slopes), self._d(v, j, slopes))
         inner = self._d(u, j, slopes)

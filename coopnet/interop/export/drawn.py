@@ -1,4 +1,4 @@
-"""What keys draw, in the exported language: levels of grids, parameters, displacements, members."""
+"""Random draws by a key, in the exported language: levels of grids, parameters, displacements, members."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...random.normal import PARAMETER_STREAM, UNIT
 from ...uncertainty import draws
 from .encodings import GridLowering
 from .language import F32, U32, At, Cast, Expr, Load, Vec, call, clip, select, single, u32
-from .layers import RULES, Lowering, changed, draw, held
+from .layers import RULES, Lowering, changed, draw, scalar
 
 
 def _drop_levels(to: Lowering, layer: DropLevels, x: Vec) -> Vec:
@@ -24,7 +24,7 @@ def _drop_levels(to: Lowering, layer: DropLevels, x: Vec) -> Vec:
         return x
     law, each = layer.law, layer.n_features_per_level
     if law.scheduled:
-        held(law.p, "p")
+        scalar(law.p, "p")
     y, b = to.own(layer, x), to.block
     per_word, words, change = 32 // law.bits, b.array("words", 4, U32), changed(to, law)
     index = At(to.key, u32(2)) if layer.per_sample else u32(0)
@@ -39,7 +39,7 @@ def _drop_levels(to: Lowering, layer: DropLevels, x: Vec) -> Vec:
 
 
 class _Numbers:
-    """The numbers of a table of parameters, drawn by the law of :mod:`coopnet.random.normal`."""
+    """Normal numbers for the rows of a table of parameters, as :mod:`coopnet.random.normal` draws them."""
 
     def __init__(self, to: Lowering, stream: int):
         self.to, self.stream = to, u32(PARAMETER_STREAM + stream)
@@ -77,8 +77,8 @@ class _NoisyGrid(GridLowering):
     @contextmanager
     def _columns(self, row: Expr) -> Iterator[tuple[Expr, Expr, Expr | None]]:
         if self.numbers is None:
-            with super()._columns(row) as found:
-                yield found
+            with super()._columns(row) as columns:
+                yield columns
             return
         row = self.to.block.let("row", row)
         with self.numbers.row(row, self.n) as (f, z):
@@ -95,7 +95,7 @@ def _drawn_linear(to: Lowering, layer: DrawnLinear, x: Vec) -> Vec:
     if not to.whole:
         return y
     u, b = to.lower(layer.factor, x, f"{to.where}.factor"), to.block
-    if to.key is None:  # its weights are there
+    if to.key is None:  # the file has its weights all the same
         return y
     numbers = _Numbers(to, layer.stream)
     with b.loop("o", y.size) as o:
@@ -107,7 +107,7 @@ def _drawn_linear(to: Lowering, layer: DrawnLinear, x: Vec) -> Vec:
 
 
 def _displaced(to: Lowering, layer: Displaced, x: Vec) -> Vec:
-    b, n, most = to.block, len(layer.sides), max(layer.sides)
+    b, n, longest = to.block, len(layer.sides), max(layer.sides)
     numbers = dr.detach(layer.deviation.value.data).numpy()
     deviation = to.table("deviation", numbers, "single") if to.whole else None
     if to.key is not None and deviation is not None:
@@ -127,7 +127,7 @@ def _displaced(to: Lowering, layer: Displaced, x: Vec) -> Vec:
                 bit = (corner >> i) & 1
                 b.set(weight, weight * select(bit.equals(1), At(fraction, i), single(1) - At(fraction, i)))
                 b.set(row, row + (At(cell, i) + bit) * stride)
-                b.set(stride, stride * most)
+                b.set(stride, stride * longest)
             b.set(row, row % layer.vertices)
             with drawn.row(row, n) as (k, z):
                 b.set(moved.at(k), moved.at(k) + weight * (z * Load(deviation, row * n + k)))

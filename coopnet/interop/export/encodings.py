@@ -19,7 +19,7 @@ from ...kernels.sparse_projection import Signs
 from ...nn.frequency import TINY, shift_of
 from ...nn.lattice import Lattice
 from .language import F32, I32, U32, At, Block, Cast, Expr, Load, Still, Var, Vec, call, clip, select, single, u32
-from .layers import RULES, Lowering, held
+from .layers import RULES, Lowering, scalar
 
 TWO_PI = 2 * math.pi
 
@@ -48,11 +48,11 @@ def _pad(to: Lowering, layer: nn.Pad, x: Vec) -> Vec:
 def _waves(
     count: str, lowest: float, each: int, values: Callable[[Block, Expr, Expr], Iterator[Expr]]
 ) -> Callable[[Lowering, Any, Vec], Vec]:
-    """The rule of an encoding whose frequencies double: ``layer.count`` of them, beginning with ``lowest``.
+    """The rule of an encoding with ``layer.count`` frequencies, each twice the one before, beginning with ``lowest``.
 
-    ``values(block, phase, i)`` are ``each`` features of a coordinate at frequency ``i``. Phases are in periods, each
-    less the whole number next to it. Doubling a number and taking the nearest whole one off are exact, so they have
-    every bit however large the coordinate is, and do not overflow.
+    ``values(block, phase, i)`` are the ``each`` features of a coordinate at frequency ``i``. Phases are in periods,
+    minus the nearest integer. Doubling and subtracting the nearest integer are exact in floating point, so phases keep
+    all bits for large coordinates, and do not overflow.
     """
 
     def rule(to: Lowering, layer: Any, x: Vec) -> Vec:
@@ -95,13 +95,13 @@ def _triangle_wave(b: Block, phase: Expr, i: Expr) -> Iterator[Expr]:
 
 
 def _cosine_triangle(b: Block, phase: Expr) -> Expr:
-    """1 - 4 |phase|; of a constant at its ends and of an absolute value at 0, the derivative is 0."""
+    """1 - 4 |phase|. At its kinks, the derivative is 0."""
     ends = b.let("ends", select(call("abs", phase).equals(0.5), single(0.5), phase))
     return single(1) - call("abs", ends) * 4
 
 
 def _sine_triangle(b: Block, phase: Expr) -> Expr:
-    """The same a quarter of a period later, which is not taken off: small phases would get lost."""
+    """The same, a quarter of a period later. Subtracting a quarter from the phase would lose bits of small phases."""
     size = b.let("size", Still(call("abs", phase)))
     falling = select(phase > 0, single(2) - phase * 4, single(-2) - phase * 4)
     side = b.let("side", select(size < 0.25, phase * 4, falling))
@@ -123,7 +123,7 @@ def _fourier(to: Lowering, layer: nn.Fourier, x: Vec) -> Vec:
     return y
 
 
-# ---- Others without parameters -----------------------------------------------------------------------------
+# ---- Other encodings without parameters --------------------------------------------------------------------
 
 
 def _one_blob(to: Lowering, layer: nn.OneBlob, x: Vec) -> Vec:
@@ -138,7 +138,7 @@ def _one_blob(to: Lowering, layer: nn.OneBlob, x: Vec) -> Vec:
         return [(whole, (t - whole) * n)]
 
     def integral(t: Expr) -> Expr:
-        """The kernel's integral up to ``t``, but for a constant."""
+        """The integral of the kernel up to ``t``, plus a constant."""
         parts: list[Expr] = []
         for whole, inside in blobs(t):
             u = b.let("u", clip(inside, -1, 1))
@@ -219,7 +219,7 @@ class GridLowering:
         self.to, self.layer, self.x = to, layer, x
         grid: FeatureGrid = layer.grid.value
         self.grid, self.d, self.n = grid, grid.dimension, grid.n_features
-        shown = math.inf if layer.max_level is None else held(layer.max_level, "max_level")
+        shown = math.inf if layer.max_level is None else scalar(layer.max_level, "max_level")
         self.levels = [level for i, level in enumerate(grid.levels) if i <= shown]
         self._store(dr.detach(grid.data).numpy())
 
@@ -231,11 +231,11 @@ class GridLowering:
             if not np.isfinite(numbers).all():
                 raise ValueError("it has parameters that are not finite, which grids='uint8' cannot hold")
             parts = [numbers[v.offset * self.n : v.end * self.n].astype(np.float64) for v in levels]
-            least = [float(p.min()) for p in parts]
-            step = [(float(p.max()) - m) / 255 for p, m in zip(parts, least, strict=True)]
-            whole = [np.rint((p - m) / (s or 1)) for p, m, s in zip(parts, least, step, strict=True)]
+            lowest = [float(p.min()) for p in parts]
+            step = [(float(p.max()) - m) / 255 for p, m in zip(parts, lowest, strict=True)]
+            whole = [np.rint((p - m) / (s or 1)) for p, m, s in zip(parts, lowest, step, strict=True)]
             numbers = np.concatenate(whole)
-            self.least, self.step = to.constants("least", F32, least), to.constants("step", F32, step)
+            self.least, self.step = to.constants("least", F32, lowest), to.constants("step", F32, step)
         self.data = to.table("data", numbers, to.grids) if levels else None
 
     def lower(self) -> Vec:
@@ -264,7 +264,7 @@ class GridLowering:
                 b.set(At(sums, f), nothing)
             if fraction is None:
                 self._add(functools.partial(At, cell), None, at, sums, level)
-            elif self.grid.simplices and self.d > 1:  # of one dimension, it is a cube
+            elif self.grid.simplices and self.d > 1:  # in one dimension, a simplex is a cube
                 self._simplex(cell, fraction, at, sums, level)
             else:
                 self._cube(cell, fraction, at, sums, level)
@@ -274,22 +274,22 @@ class GridLowering:
 
     def _constants(self) -> list[tuple[str, str, Any]]:
         hashed = [self._hashes(level) for level in self.levels]
-        found: list[tuple[str, str, Any]] = [
+        constants: list[tuple[str, str, Any]] = [
             ("scale", F32, [level.scale for level in self.levels]),
             ("offset", U32, [level.offset for level in self.levels]),
             ("size", U32, [level.size for level in self.levels]),
         ]
         if not all(hashed):
-            found.append(("resolution", U32, [level.resolution & 0xFFFFFFFF for level in self.levels]))
+            constants.append(("resolution", U32, [level.resolution & 0xFFFFFFFF for level in self.levels]))
         if any(hashed) and not all(hashed):
-            found.append(("hashed", U32, [int(h) for h in hashed]))
-        return found
+            constants.append(("hashed", U32, [int(h) for h in hashed]))
+        return constants
 
     def _hashes(self, level: Level) -> bool:
         return self.grid.hashed and level.resolution**self.d > level.size
 
     def _cell(self, scale: Expr) -> tuple[Var, Var | None]:
-        """The lowest vertex of the cell around the point, and where in it the point lies, if that matters."""
+        """The lowest vertex of the cell around the point, and the point's position in the cell, if that matters."""
         b = self.to.block
         cell, between = b.array("cell", self.d, U32), self.grid.interpolation != "nearest"
         fraction = b.array("fraction", self.d) if between else None
@@ -316,7 +316,7 @@ class GridLowering:
             self._add(lambda i: At(cell, i) + ((corner >> i) & 1), weight, at, sums, level)
 
     def _simplex(self, cell: Var, fraction: Var, at: dict[str, Expr], sums: Var, level: Expr) -> None:
-        """From the lowest vertex of the cell along its axes in descending order of the fractions."""
+        """Visit the vertices of the simplex: from the lowest, along the axes in descending order of the fractions."""
         b, d = self.to.block, self.d
         axis = b.array("axis", d, U32)
         with b.loop("i", d) as i:
@@ -357,7 +357,7 @@ class GridLowering:
 
     @contextmanager
     def _columns(self, row: Expr) -> Iterator[tuple[Expr, Expr, Expr | None]]:
-        """A loop over the features of a vertex: number, place in the table, and what a key adds."""
+        """A loop over the features of a vertex: number, index in the table, and the noise that a key adds."""
         entry = self.to.block.let("entry", row * self.n)
         with self.to.block.loop("f", self.n) as f:
             yield f, entry + f, None

@@ -1,4 +1,4 @@
-"""Export of fields: the files, and what may be asked for."""
+"""Export of fields: the function, its arguments and files."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from .reserved import reserved
 from .targets import TARGETS, Listing
 from .weights import WeightFile, fingerprint
 
-#: Bytes of weights from which on it is said how long a source with them is.
+#: Weights inside a source give a warning if they take more bytes.
 LARGE = 2**20
 
 
 class Exported(NamedTuple):
-    """The files that :func:`export` wrote; ``weights`` is ``None`` if they stand in the source.
+    """The files that :func:`export` wrote; ``weights`` is ``None`` if they are in the source.
 
     >>> cn.export(field, "c", "sdf.c").weights
     """
@@ -54,11 +54,11 @@ def export(
     inline: bool | None = None,
     view: View | None = None,
 ) -> Exported:
-    """Write ``field`` as a function in another language, position in and values out, and its weights beside it.
+    """Write ``field`` as a function in another language: a position in, values out.
 
-    The source needs nothing else: encoding, network and output activation are loops in it, and its head says how to
-    call it. The weights are a file beside it, ``sdf.glsl.weights`` for ``sdf.glsl``, which programs read as it is;
-    small ones stand in the source. ``docs/export.md`` has what maps to what, the format of the file, and limits.
+    The source has no dependencies: encoding, network and output activation are loops in it. Its head says how to call
+    it. The weights are a binary file beside it, ``sdf.glsl.weights`` for ``sdf.glsl``. Small ones are constants in the
+    source. ``docs/export.md`` describes what maps to what, the format of the file, and limits.
 
     Args:
         field: a built :class:`NeuralField`; or a material, a ``cn.mitsuba.NeuralBSDF``: its ``eval`` as a function of
@@ -71,12 +71,11 @@ def export(
         name: of the function; what else the source defines begins with it.
         precision: of the weights: ``"half"``, ``"single"``, or ``"auto"`` for the field's own. Numbers are computed in
             single precision, by cooperative vectors in half.
-        grids: precision of the features of grids: ``"half"``, ``"single"``, ``"uint8"`` (256 values between the least
-            and largest of a level), or ``"auto"`` for that of the weights.
-        dropout: give the function a key of four 32-bit words, the seed's lower and upper half, index and step, and
-            apply the field's dropouts, whose masks are those of :class:`Key` to the bit; and draw whatever else a key
-            does: the parameters and displacements of :func:`laplace`, a member of an :func:`ensemble` (whose members
-            have no dropout).
+        grids: precision of the features of grids: ``"half"``, ``"single"``, ``"uint8"`` (256 values between the
+            smallest and largest of a level), or ``"auto"`` for that of the weights.
+        dropout: give the function a key of four 32-bit words: the seed's lower and upper half, index and step. Its
+            masks are those of :class:`Key` to the bit. The key also draws the parameters and displacements of
+            :func:`laplace`, or a member of an :func:`ensemble` (whose members have no dropout).
         derivatives: also write ``name_jacobian``, which gives values and derivatives with respect to the position.
         inline: put the weights into the source? ``None`` does so up to 8192 bytes; up to 2048 in GLSL and 512 in Slang,
             because Vulkan drivers take too long to compile more. More than 1 MiB is slow in all compilers, and gives a
@@ -126,8 +125,8 @@ def export(
 
 @dataclass(frozen=True)
 class Request:
-    """What :func:`export` is asked for. Raises what it does for arguments that are wrong, or mean nothing for this
-    field or target."""
+    """The arguments of :func:`export`. Raises its errors for bad ones, and for those that mean nothing for this field
+    or target."""
 
     field: NeuralField | Reflection
     target: str
@@ -138,7 +137,7 @@ class Request:
     derivatives: bool = False
     inline: bool | None = None
     view: View | None = None
-    whole: bool = False  #: have weights that only draws need, with dropout or without?
+    whole: bool = False  #: include weights that only draws need, even without dropout?
 
     def __post_init__(self) -> None:
         where, field, target, inline = "export", self.field, self.target, self.inline
@@ -153,12 +152,12 @@ class Request:
         check_name(self.name)
         check_type(where, "view", self.view, View | None, "a View")
         parts = fields_of(field) if isinstance(field, Reflection) else [field]
-        found = self.grids == "auto" or any(isinstance(m, Lattice) for part in parts for m in children(part))
-        ensure(found, f"export: grids is {self.grids!r}, but the field has no grids; leave it out.")
+        has_grids = self.grids == "auto" or any(isinstance(m, Lattice) for part in parts for m in children(part))
+        ensure(has_grids, f"export: grids is {self.grids!r}, but the field has no grids; leave it out.")
         if target == "html":
-            theirs = self.dropout or self.derivatives or inline is not None
-            what = "dropout, derivatives and inline are not for web pages, which use what the field has"
-            ensure(not theirs, f"export: {what}; leave them out.")
+            for_code = self.dropout or self.derivatives or inline is not None
+            problem = "dropout, derivatives and inline are not for web pages, which use what the field has"
+            ensure(not for_code, f"export: {problem}; leave them out.")
             call = f"export: name is {self.name!r}, but a web page has no function to call; leave it out."
             ensure(self.name == "field", call)
             check_view(field, self.view or View())
@@ -176,7 +175,7 @@ class Request:
 
     @property
     def weights_precision(self) -> str:
-        """``precision``, or what it is if left open."""
+        """``precision``, with ``"auto"`` resolved."""
         auto = TARGETS[self.target].precision or self.field.precision
         return str(auto if self.precision == "auto" else self.precision)
 
@@ -212,11 +211,11 @@ def _program(request: Request) -> Listing:
         functions.append(with_jacobian(function, f"{name}_jacobian"))
     inline = weights.end <= printer.tiny if request.inline is None else request.inline
     grid = "" if grids == precision else f", grids in {grids}"
-    what, title = f"field of {x.size} coordinates and {y.size} values", "Field"
+    subject, title = f"field of {x.size} coordinates and {y.size} values", "Field"
     if isinstance(field, Reflection):
-        what, title = "material: the BSDF times the cosine of wo at x = u, v, wi.xyz, wo.xyz", "Material"
+        subject, title = "material: the BSDF times the cosine of wo at x = u, v, wi.xyz, wo.xyz", "Material"
     about = [
-        f"A neural {what}, written by coopnet {__version__}.",
+        f"A neural {subject}, written by coopnet {__version__}.",
         f"{title} {weights.field[:32]} (SHA-256, the first 16 bytes), weights in {precision} precision{grid}.",
         "Without dropout." if key is None else "Dropout is on.",
         "",
@@ -226,6 +225,6 @@ def _program(request: Request) -> Listing:
 
 def check_name(name: Any) -> None:
     """Can a function have this name in all languages?"""
-    fits = isinstance(name, str) and len(name) <= 64 and re.fullmatch(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*", name)
+    valid = isinstance(name, str) and len(name) <= 64 and re.fullmatch(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*", name)
     needed = "a name of letters, digits and single underscores that means nothing in these languages"
-    check(fits and not reserved(name), "export", "name", name, needed)
+    check(valid and not reserved(name), "export", "name", name, needed)

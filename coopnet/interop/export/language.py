@@ -1,8 +1,8 @@
-"""The small language that fields are exported in: typed expressions, statements, and functions of them.
+"""The intermediate language between fields and sources: typed expressions, statements, and functions.
 
-There are three types of numbers (``f32``, ``u32``, ``i32``) and conditions (``bool``), local arrays of fixed size,
-loops with bounds that are the same for all samples, and reads of the exported weights. A layer is written in it once; a
-printer (:mod:`.targets`) knows a language's spelling, and :mod:`.derivative` differentiates.
+It has three types of numbers (``f32``, ``u32``, ``i32``), conditions (``bool``), local arrays of fixed size, loops with
+bounds that are the same for all samples, and reads of the exported weights. Every layer is written once, in this
+language. Printers (:mod:`.targets`) write it as C, shaders or NumPy, and :mod:`.derivative` differentiates it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def _operator(op: str) -> Any:
 
 
 def _typed_as(part: str) -> Any:
-    """The type of an expression that has the type of one of its parts."""
+    """The type of a part, for an expression that takes its type from it."""
     return property(attrgetter(f"{part}.type"))
 
 
 class Expr:
-    """A number; operators make new ones. Python's numbers beside one take its type."""
+    """An expression. Operators make new ones, and convert Python's numbers to the type of the other operand."""
 
-    type: Any  #: one of the four names above
+    type: Any  #: ``f32``, ``u32``, ``i32`` or ``bool``
 
     __add__, __sub__, __mul__, __truediv__ = map(_operator, "+-*/")
     __mod__, __and__, __xor__ = map(_operator, "%&^")
@@ -74,14 +74,14 @@ class At(Expr):
 
 @dataclass(frozen=True)
 class Values:
-    """A named list of constants in the source, to be indexed in loops."""
+    """A named list of constants in the source, indexed in loops."""
 
     name: str
     type: str
     numbers: tuple[float | int, ...]
 
     def at(self, index: Any) -> Expr:
-        """One of them, by an index that is the same for all samples."""
+        """The constant at an index, which is the same for all samples."""
         return Const(self.numbers[int(index.value)], self.type) if isinstance(index, Const) else Pick(self, index)
 
 
@@ -136,7 +136,7 @@ class Select(Expr):
 
 @dataclass(frozen=True)
 class Still(Expr):
-    """``a``, whose derivative is taken for zero."""
+    """``a``, treated as a constant by :mod:`.derivative`."""
 
     a: Expr
 
@@ -155,7 +155,7 @@ def u32(value: Any) -> Expr:
 
 
 def single(value: float) -> Const:
-    """``value`` rounded to single precision. Raises ``ValueError`` if that has no such number."""
+    """``value`` rounded to single precision. Raises ``ValueError`` if it overflows."""
     with np.errstate(over="ignore"):
         rounded = np.float32(value)
     if not np.isfinite(rounded):
@@ -203,7 +203,7 @@ def _binary(op: str, a: Any, b: Any) -> Expr:
 
 @dataclass(frozen=True)
 class Vec:
-    """``size`` entries of an array, from ``start`` on; ``owned`` are those that may be overwritten."""
+    """``size`` entries of an array, from ``start`` on. If ``owned``, they may be overwritten."""
 
     array: Var
     start: int
@@ -229,7 +229,7 @@ class Comment:
 
 @dataclass(frozen=True)
 class Declare:
-    """A new variable with a value, or an array without."""
+    """Declares a variable with a value, or an array without one."""
 
     var: Var
     value: Expr | None = None
@@ -251,7 +251,7 @@ class For:
 
 @dataclass(frozen=True)
 class Scope:
-    """Statements whose variables nothing after them knows."""
+    """Statements in braces: their variables end with them."""
 
     body: list
 
@@ -266,7 +266,7 @@ class Do:
 
 @dataclass(frozen=True)
 class LinearMap:
-    """``y = weights x + bias``; with ``columns``, of as many vectors whose components stand side by side."""
+    """``y = weights x + bias``. With ``columns``, of that many vectors, whose components are interleaved."""
 
     y: Vec
     x: Vec
@@ -275,7 +275,7 @@ class LinearMap:
     columns: int = 1
 
     def loops(self, by_row: bool = False) -> list:
-        """The same as loops; ``by_row``: rows of the weights are read as a whole."""
+        """The same as loops. With ``by_row``, rows of the weights are read as a whole."""
         b = Block()
         with b.loop("i", self.y.size // self.columns) as i:
             start, row = i * self.weights.stride, None
@@ -293,7 +293,7 @@ class LinearMap:
 
 @dataclass(frozen=True)
 class ReadRow:
-    """``row``, an array of as many numbers as rows of the table have, is read from it, from so many ``words`` on."""
+    """Reads ``row``, an array, from a row of the table, which begins at the offset ``words``."""
 
     row: Var
     table: Array
@@ -317,7 +317,7 @@ class Map:
 
 @dataclass(frozen=True)
 class Routine:
-    """``inputs`` are read only; of ``results``, arrays, the contents may be read, too, if they are ``changed``."""
+    """A function. ``inputs`` are read only. ``results`` are arrays; if ``changed``, their contents are read, too."""
 
     name: str
     inputs: tuple[Var, ...]
@@ -327,7 +327,7 @@ class Routine:
 
 
 class Block:
-    """Puts statements together. Variables in it are named once, and numbered where a name is taken."""
+    """Builds a list of statements. Gives every variable a name of its own, with a number if the name is taken."""
 
     def __init__(self) -> None:
         self.statements: list = []
@@ -344,13 +344,13 @@ class Block:
         return plain if n == 1 else self.name(f"{plain}_v{n}")
 
     def let(self, name: str, value: Expr) -> Var:
-        """A new variable, which :meth:`set` may change."""
+        """A new variable with a value, which :meth:`set` may change."""
         var = Var(self.name(name), value.type)
         self.statements.append(Declare(var, value))
         return var
 
     def array(self, name: str, size: int, type: str = F32) -> Var:
-        """A new array, which nothing has been written to yet."""
+        """A new array, uninitialized."""
         var = Var(self.name(name), type, size)
         self.statements.append(Declare(var))
         return var
@@ -367,7 +367,7 @@ class Block:
 
     @contextmanager
     def loop(self, name: str, stop: Any, start: Any = 0) -> Iterator[Expr]:
-        """A loop over ``start, ..., stop - 1``, ints or expressions; of one turn only its body, and of none nothing."""
+        """A loop over ``start, ..., stop - 1``, ints or expressions. A single turn is written without a loop."""
         outside, names, self.statements = self.statements, dict(self._names), []
         start, stop = u32(start), u32(stop)
         if start == stop:

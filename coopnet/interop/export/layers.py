@@ -1,4 +1,4 @@
-"""Layers in the exported language: what each does to a vector."""
+"""Layers in the exported language."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from .weights import Array, WeightFile
 
 
 class Lowering:
-    """Puts a field into a :class:`Block`, layer by layer.
+    """Writes a field into a :class:`Block`, layer by layer.
 
-    ``precision`` and ``grids`` are those of the weights, ``prefix`` opens the names of functions and constants, and
-    ``key`` is the array of four words that dropouts draw from, or ``None``. With ``whole``, weights that only draws
-    need are there also without a key.
+    ``precision`` and ``grids`` are the precisions of the weights. Names of functions and constants begin with
+    ``prefix``. ``key`` is the array of four words that dropouts draw from, or ``None``. With ``whole``, weights that
+    only draws need are included even without a key.
     """
 
     def __init__(
@@ -39,17 +39,17 @@ class Lowering:
         whole: bool = False,
     ):  # fmt: skip
         self.weights, self.precision, self.grids, self.prefix = weights, precision, grids, prefix
-        self.half, self.key = half, key  #: does the field itself run in half precision?
+        self.half, self.key = half, key  #: ``half``: does the field itself run in half precision?
         self.whole = whole or key is not None
         self.block = Block()
-        self.functions: dict[str, Routine] = {}  #: called ones, by name
-        self.where = ""  #: the place of the layer that is being lowered
+        self.functions: dict[str, Routine] = {}  #: functions that are called, by name
+        self.where = ""  #: name of the current layer
         self._constants: dict[str, int] = {}
 
     def lower(self, layer: Any, x: Vec, where: str) -> Vec:
-        """What ``layer``, at the place ``where`` in the field, makes of ``x``, which it may overwrite if it is owned.
+        """Write ``layer``, called ``where`` in the field, and return its output. An owned ``x`` may be overwritten.
 
-        Raises ``TypeError`` for a layer that is not known, and ``ValueError`` for numbers that cannot be exported.
+        Raises ``TypeError`` for an unknown layer, and ``ValueError`` for numbers that cannot be exported.
         """
         rule = next((RULES[cls] for cls in type(layer).__mro__ if cls in RULES), None)
         if rule is None or type(layer).__module__.split(".")[0] not in ("coopnet", "drjit"):
@@ -64,18 +64,18 @@ class Lowering:
         finally:
             self.where = outside
 
-    # ---- What rules use -------------------------------------------------------
+    # ---- For rules ------------------------------------------------------------
 
     def comment(self, layer: Any, x: Vec, size: int) -> None:
         self.block.comment(f"{self.where}: {type(layer).__name__}, {x.size} to {size}")
 
     def new(self, size: int, layer: Any, x: Vec) -> Vec:
-        """A vector for the output of ``layer``, called by its place."""
+        """A new vector for the output of ``layer``."""
         self.comment(layer, x, size)
         return self.block.vector(self.where.removeprefix("network."), size)
 
     def own(self, layer: Any, x: Vec) -> Vec:
-        """``x`` for ``layer`` to overwrite, or a copy of it if it must not be."""
+        """``x``, or a copy of it if ``layer`` must not overwrite it."""
         if x.owned:
             self.comment(layer, x, x.size)
             return x
@@ -84,7 +84,7 @@ class Lowering:
         return y
 
     def merge(self, parts: list[Vec], y: Vec, reduction: str) -> Vec:
-        """``y``, which becomes the sum or the product of ``parts``, or holds them one behind the other."""
+        """Set ``y`` to the sum or product of ``parts``, or concatenate them."""
         b, start = self.block, 0
         for k, part in enumerate(parts):
             if reduction not in ("sum", "product"):
@@ -108,7 +108,7 @@ class Lowering:
         return Values(f"{self.prefix}_{what}{'' if n == 1 else n}", type, tuple(numbers))
 
 
-def held(value: Any, what: str) -> float:
+def scalar(value: Any, what: str) -> float:
     """A number that may be a Dr.Jit array of one entry."""
     if isinstance(value, dr.ArrayBase):
         if dr.width(value) != 1:
@@ -118,7 +118,7 @@ def held(value: Any, what: str) -> float:
 
 
 def lower_field(to: Lowering, field: Any, x: Vec, prefix: str = "") -> Vec:
-    """What a :class:`NeuralField` makes of ``x``; its parts are at places that begin with ``prefix``."""
+    """The outputs of a :class:`NeuralField` at ``x``. Names of its layers begin with ``prefix``."""
     if field.bounds is not None:
         x = _to_unit(to, x, unit_map(field.bounds, x.size))
     for part in ("encoding", "network"):
@@ -129,7 +129,7 @@ def lower_field(to: Lowering, field: Any, x: Vec, prefix: str = "") -> Vec:
 
 
 def _to_unit(to: Lowering, x: Vec, sides: list[tuple[float, float]]) -> Vec:
-    """The coordinates ``x`` mapped to the unit cube, by ``(low, scale)`` of each."""
+    """The coordinates ``x`` mapped to the unit cube. ``sides`` has ``(low, scale)`` of each."""
     b = to.block
     b.comment("bounds: to the unit cube")
     y = b.vector("unit", x.size)
@@ -200,7 +200,7 @@ def _gelu(x: Expr) -> Expr:
     return x * (call("tanh", inside * (inside * inside * _GELU_CUBIC + _GELU_LINEAR)) * 0.5 + 0.5)
 
 
-#: What activations do to a number, by the names that they have in the engine.
+#: Activations, by their names in the engine.
 FUNCTIONS: dict[str, Callable[..., Expr]] = {
     "relu": _relu,
     "leaky_relu": _leaky_relu,
@@ -247,7 +247,7 @@ def _dropout(to: Lowering, layer: Dropout, x: Vec) -> Vec:
         return x
     law = layer.law
     if law.scheduled:
-        held(law.p, "p")
+        scalar(law.p, "p")
     y, b = to.own(layer, x), to.block
     per_word = 32 // law.bits
     per_block = 4 * per_word
@@ -270,13 +270,13 @@ def _dropout(to: Lowering, layer: Dropout, x: Vec) -> Vec:
 
 
 def _counter(to: Lowering, block: Expr, law: Law) -> tuple[Expr, ...]:
-    """Which words a block of a sample's elements draws."""
+    """The counter of Philox for a block of elements of a sample."""
     assert to.key is not None
     return block, At(to.key, u32(2)), At(to.key, u32(3)), u32(law.stream)
 
 
 def draw(to: Lowering, words: Var, counter: tuple[Expr, ...], rounds: int) -> None:
-    """Four random words, those of ``counter`` under the key's seed."""
+    """Draw four random words: Philox of ``counter`` and the key's seed."""
     key, b = to.key, to.block
     assert key is not None
     for i, word in enumerate(counter):
@@ -286,7 +286,7 @@ def draw(to: Lowering, words: Var, counter: tuple[Expr, ...], rounds: int) -> No
 
 
 def changed(to: Lowering, law: Law) -> Callable[[Expr, Expr], Expr]:
-    """What becomes of an element whose random draw stands in the lowest bits of a word."""
+    """A function ``(element, word)``: the element after dropout, by the lowest bits of the word."""
     leaf = np.float16 if to.half else np.float32
     if isinstance(law, MaskLaw):
         threshold, scale = law.threshold(leaf), law.scale(leaf)
@@ -329,7 +329,7 @@ def _polynomial(coefficients: tuple[float, ...], x: Expr) -> Expr:
 
 
 def _philox(prefix: str) -> Routine:
-    """Philox4x32: replaces four words of a counter by random ones."""
+    """Philox4x32, as a function that replaces four words of a counter by random ones."""
     words, key0, key1 = Var("words", U32, 4), Var("key0", U32), Var("key1", U32)
     rounds, b = Var("rounds", U32), Block()
     k0, k1 = b.let("k0", key0), b.let("k1", key1)

@@ -1,4 +1,4 @@
-"""A material in the exported language: a reflection that a decoder reads off a latent code and two directions."""
+"""A material in the exported language: a decoder of a latent code and two directions."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from .weights import fingerprint
 #: As in :mod:`coopnet.mitsuba.bsdf.directions` and :mod:`coopnet.mitsuba.bsdf.decoder`.
 DIRECTIONS = {"rusinkiewicz": 8, "plain": 6}
 SHARP, LARGEST = 1000.0, 11.5
-#: Where the metadata of a checkpoint describe a material.
+#: The entry of a checkpoint's metadata that describes a material.
 ENTRY = "mitsuba.neural_bsdf"
-#: Why some cannot be exported.
+#: Reasons why a material cannot be exported.
 SPECULAR = "has a perfectly specular part, which no function of directions is"
 TRANSMITS = "transmits; only reflections can be exported"
 
 
 @dataclass(frozen=True)
 class Reflection:
-    r"""The reflection of a :class:`coopnet.mitsuba.NeuralBSDF` without its sampling: what :func:`export` writes of it.
+    r"""The part of a :class:`coopnet.mitsuba.NeuralBSDF` that :func:`export` writes: its values, without sampling.
 
     A function of eight numbers, u, v and the components of the unit vectors :math:`\omega_i` and :math:`\omega_o`, with
     three values, red, green and blue, in 1/sr: the BSDF times the cosine, as ``eval`` of Mitsuba's BSDFs returns it,
@@ -39,9 +39,9 @@ class Reflection:
     .. math:: f(u, v, \omega_i, \omega_o) \cos\theta_o = \exp(\min(y, 11.5))\, \omega_{o,z}, \quad
         y = \mathrm{decoder}(\mathrm{latent}(u, v), \mathrm{features}(\omega_i, \omega_o))
 
-    and 0 where a direction is below the surface. Light that arrives from :math:`\omega_o` with the irradiance :math:`E`
-    on a plane across it is reflected as the radiance :math:`f \cos\theta_o E`; a point light of intensity :math:`I` at
-    distance :math:`r` has :math:`E = I / r^2`.
+    and 0 where a direction is below the surface. Light from :math:`\omega_o` with the irradiance :math:`E` on a plane
+    perpendicular to it is reflected as the radiance :math:`f \cos\theta_o E`. For a point light of intensity :math:`I`
+    at distance :math:`r`, :math:`E = I / r^2`.
 
     Both directions point away from the surface, :math:`\omega_i` to the eye and :math:`\omega_o` to the light. Their
     components are along Mitsuba's ``si.sh_frame``: the tangent :math:`s`, which is :math:`\partial p / \partial u` made
@@ -50,8 +50,8 @@ class Reflection:
     Args:
         decoder: a built field whose outputs are the logarithms of three colours.
         latent: the code: numbers, or a built field of (u, v), which repeat in unit squares.
-        directions: what the decoder is told of them, ``"rusinkiewicz"`` (:mod:`coopnet.mitsuba.bsdf.directions`) or
-            ``"plain"``, their components.
+        directions: how the decoder sees them, ``"rusinkiewicz"`` (:mod:`coopnet.mitsuba.bsdf.directions`) or
+            ``"plain"``, as components.
 
     Raises:
         TypeError, ValueError: fields that are not built, or have other numbers of inputs or outputs (the latter by
@@ -80,7 +80,7 @@ class Reflection:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], backend: Any = "auto", precision: str = "auto") -> Reflection:
-        """The material of a file that :meth:`NeuralBSDF.save` wrote. Mitsuba is not needed.
+        """Load a material that :meth:`NeuralBSDF.save` wrote. Mitsuba is not needed.
 
         Raises:
             ValueError: it holds no material, or one that transmits or has a perfectly specular part.
@@ -88,15 +88,17 @@ class Reflection:
 
         >>> cn.export(cn.interop.export.Reflection.load("wood.safetensors"), "glsl", "wood.glsl", name="wood")
         """
-        decoder, found = load(path, backend, precision), read(path)
-        where, described = f"Reflection: {os.fspath(path)!r}", found.metadata.get(ENTRY)
+        decoder, checkpoint = load(path, backend, precision), read(path)
+        where, described = f"Reflection: {os.fspath(path)!r}", checkpoint.metadata.get(ENTRY)
         if not isinstance(described, dict):
             raise ValueError(f"{where} holds no material; export what coopnet.load makes of it.")
         without = "save NeuralBSDF(bsdf.decoder, bsdf.latent.source()) for the rest"
         ensure(not described.get("specular"), f"{where} {SPECULAR}; {without}.")
         ensure(described.get("eta") is None, f"{where} {TRANSMITS}.")
         try:
-            latent = part_of(found, "latent", described.get("latent"), lambda field: field.build(backend, precision))
+            latent = part_of(
+                checkpoint, "latent", described.get("latent"), lambda field: field.build(backend, precision)
+            )
             latent = latent if isinstance(latent, NeuralField) else tuple(latent or ())
             return cls(decoder, latent, described.get("directions", "rusinkiewicz"))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -104,7 +106,7 @@ class Reflection:
 
     @property
     def precision(self) -> Any:
-        """That of the decoder's weights."""
+        """The precision of the decoder's weights."""
         return self.decoder.precision
 
 
@@ -114,14 +116,14 @@ def fields_of(material: Reflection) -> list[NeuralField]:
 
 
 def hash_of(material: Reflection) -> str:
-    """SHA-256 of what it is made of."""
+    """SHA-256 of decoder, latent code and directions."""
     code = "" if isinstance(material.latent, NeuralField) else repr(material.latent)
     parts = [*map(fingerprint, fields_of(material)), code, material.directions]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def lower_material(to: Lowering, material: Reflection, x: Vec) -> Vec:
-    """Its values at ``x``. Raises ``ValueError`` for a decoder of other numbers of inputs or outputs."""
+    """Its values at ``x``. Raises ``ValueError`` for a decoder with other numbers of inputs or outputs."""
     b = to.block
     b.comment("both directions, or the normal where one of them is below the surface")
     lowest = b.let("lowest", call("min", x.at(4), x.at(7)))

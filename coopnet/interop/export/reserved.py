@@ -1,4 +1,4 @@
-"""Names that an exported function cannot have, whatever its language: a field is written in any of them."""
+"""Names that an exported function cannot have, in any language: the same name works for all targets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ powr remainder remquo rint rootn round roundeven rsqrt scalb scalbln scalbn setp
 sincos sinh sinpi sqrt tan tanh tanpi tgamma totalorder totalordermag trunc ufromfp ufromfpx y0 y1 yn
 """
 
-#: Of C's other headers, as far as those that the source includes bring them, and of C and C++ themselves.
+#: Names of the other C headers that the source includes, and keywords of C and C++.
 _C = """
 a64l aligned_alloc alloca arc4random arc4random_buf arc4random_uniform at_quick_exit atexit atof atoi atol atoll
 basename bcmp bcopy be16toh be32toh be64toh big_endian bsearch byte_order bzero canonicalize_file_name clearenv cr
@@ -88,7 +88,7 @@ rwstructuredbuffer samplercomparisonstate saturate select statichandle tbuffer t
 trianglestream tuple type_param unexpected uniformity unmodified vector vk where_ workgroupsize
 """
 
-#: Of several of them, and what the sources themselves use.
+#: Names of several languages, and those that the sources themselves use.
 _COMMON = """
 of pub abs abstract all any array assert await become bit_and calloc cast cfg clamp common_type complex crate cross data
 debugger degrees determinant device distance div dot entry equal exit extends f16 f32 fget filterrect final fputc
@@ -100,12 +100,12 @@ sprintf srand std step storage subsystem super target texel trait transpose trap
 unsized use var var_ volatile_ weights wgsl where with words workgroup writeonly_ x y yield zfail
 """
 
-#: Whole families, in small letters.
+#: Families of names, in lower case.
 _FAMILIES = (
     # C: the functions of <math.h> for all types of numbers, and the narrower ones of C23
     rf"({'|'.join(_MATH.split())})(f|l|f\d+x?|d\d+)?(_[rl])?",
     r"[fd](\d+x?)?(add|sub|mul|div|fma|sqrt)(l|f\d+x?|d\d+)?",
-    # what the standard keeps for <string.h> and <stdint.h>, and POSIX for all headers
+    # what the C standard reserves for <string.h> and <stdint.h>, and POSIX for all headers
     r"(str|mem|wcs)[a-z]\w*",
     r"\w+_t",
     r"(u?int\w*|ptrdiff|sig_atomic|size|wchar|wint)_(c|max|min|width)",
@@ -113,10 +113,10 @@ _FAMILIES = (
     r"(fp|math)_[a-z]\w*",
     r"m_([12]_)?(e|egamma|ln2|ln10|log2e|log2_e|log10e|phi|pi|pi_[24]|sqrtpi|sqrt[123]|sqrt1_[23])(f|l|f\d+x?)?",
     r"(huge_val|snan|huge|infinity)(_?(f|l|f\d+x?|d\d+))?",
-    # types of shaders: vectors, matrices, numbers of so many bits
+    # types of shaders: vectors, matrices, numbers by their bits
     r"([biudh]|[fiu](8|16|32|64))?(vec[1-4]?|mat[2-4]?(x[2-4])?)[fhiu]?",
     r"(bool|dword|double|half|u?int(8|16|32|64)?|float(16|32|64)?|min1[026](float|u?int))([1-4](x[1-4])?)?",
-    # textures, and what is done with them
+    # textures and their functions
     r"(rw|rasterizerordered|f16|[iu](64)?)?(texture|image|sampler|subpassinput|texelfetch)(_|1d|2d|3d|array|atomic|add|and|base"
     r"|bias|buffer|clamp|comp|compare|cube|depth|dimensions|edge|exchange|external|fetch|gather|grad|layers|level|levels|load|lod|max"
     r"|min|ms|multisampled|num|offset|offsets|or|proj|query|rect|sample|samples|shadow|size|state|storage|store|swap|to|xor)*",
@@ -135,5 +135,5 @@ _FAMILY = re.compile("|".join(_FAMILIES))
 
 
 def reserved(name: str) -> bool:
-    """Does ``name`` mean something in one of the languages, in whatever case?"""
+    """Does ``name``, in any case, mean something in one of the languages?"""
     return name.lower() in _TAKEN or _FAMILY.fullmatch(name.lower()) is not None

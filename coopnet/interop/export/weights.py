@@ -1,4 +1,4 @@
-"""The file of weights, which programs in any language read: as 32-bit words, little endian, all of it at once.
+"""The file of weights: 32-bit words, little endian, which programs in any language can read at once.
 
 ===== ====== ===============================================================================================
 byte  length content
@@ -15,8 +15,8 @@ byte  length content
 ===== ====== ===============================================================================================
 
 The table has ``field``, the SHA-256 of the field (:func:`fingerprint`), and ``arrays``, a list with ``name``, ``type``
-(``"float32"``, ``"float16"`` or ``"uint8"``), ``shape``, ``offset`` (bytes from the first array) and ``stride`` (of
-matrices, entries from one row to the next: rows begin at multiples of 16 bytes). Sources have these places as numbers.
+(``"float32"``, ``"float16"`` or ``"uint8"``), ``shape``, ``offset`` (bytes from the first array) and ``stride`` (for
+matrices: entries from one row to the next, as rows begin at multiples of 16 bytes). Sources contain these offsets.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ...nn.parameters import converted, parameters
 MAGIC = b"coopnet\0"
 VERSION = 1
 ALIGNMENT = 64
-#: NumPy's types of arrays, by what the precisions are called.
+#: NumPy's type for each precision.
 TYPES = {"single": np.float32, "half": np.float16, "uint8": np.uint8}
 
 
@@ -92,10 +92,10 @@ class WeightFile:
         return np.frombuffer(b"".join(t.bytes() for t in self.tables), np.dtype("<u4"))
 
     def close(self, field: str) -> None:
-        """Take the last array for added, and ``field`` for the field's fingerprint.
+        """Finish the file after its last array; ``field`` is the field's fingerprint.
 
-        From then on there are ``start``, the word at which the first array begins, the ``length`` in bytes, the
-        ``digest``, and ``identity``, the first 48 bytes, which tell the file from others.
+        Sets ``start`` (the word at which the first array begins), the ``length`` in bytes, the ``digest``, and
+        ``identity``, the first 48 bytes, which no other file shares.
         """
         table = json.dumps({"field": field, "arrays": [t.described() for t in self.tables]}).encode()
         table += b" " * (-len(table) % ALIGNMENT)
@@ -118,8 +118,11 @@ def _words(*numbers: int) -> bytes:
 
 
 def fingerprint(field: Any) -> str:
-    """SHA-256 of a field: its architecture as in checkpoints, and names, shapes and numbers of its parameters in single
-    precision, so that a checkpoint has the same on every backend, and in half precision if it was half before."""
+    """SHA-256 of a field: its architecture as in checkpoints, and names, shapes and values of its parameters.
+
+    Values are hashed in single precision: a checkpoint has the same fingerprint on every backend, unless loading it
+    rounds single precision to half.
+    """
     digest = hashlib.sha256(json.dumps(describe(field), sort_keys=True).encode())
     for p in parameters(field):
         numbers = p.numpy("export").astype("<f4")

@@ -77,8 +77,8 @@ def read_encoding(given: dict[str, Any], where: str, n_in: int) -> Any:
         return grid
     if cls is nn.OneBlob:
         values["periodic"] = False
-    fits = cls is not nn.SphericalHarmonics or n_in == 3
-    ensure(fits, f"from_config: {where} encodes directions, which have 3 coordinates, but there are {n_in}.")
+    valid = cls is not nn.SphericalHarmonics or n_in == 3
+    ensure(valid, f"from_config: {where} encodes directions, which have 3 coordinates, but there are {n_in}.")
     return _make(cls, where, **values)
 
 
@@ -108,8 +108,8 @@ def _composite(values: dict[str, Any], where: str, n_in: int) -> Any:
     rule = "one encoding may leave it out, and none beside dims_to_encode_begin"
     clear = len(open_ones) <= (0 if placed else 1)
     ensure(clear, f"from_config: {where}.nested{open_ones} have no n_dims_to_encode; {rule}.")
-    fits = left >= 0 or placed
-    ensure(fits, f"from_config: {where}.nested encode {n_in - left} coordinates, but there are {n_in}.")
+    valid = left >= 0 or placed
+    ensure(valid, f"from_config: {where}.nested encode {n_in - left} coordinates, but there are {n_in}.")
     nested, begins, sizes, end = [], [], [], 0
     for inner, part, dims in parts:
         begin, n = dims.get("dims_to_encode_begin", end), dims.get("n_dims_to_encode", left)

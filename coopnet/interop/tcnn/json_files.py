@@ -23,10 +23,10 @@ def read(where: str, config: Any) -> dict[str, Any]:
     if isinstance(config, str):
         config = str.__str__(config)  # a plain one
     if isinstance(config, Mapping):
-        return _alone(where, dict(config))
+        return _without_parent(where, dict(config))
     check_type(where, "config", config, (str, Path), "a dictionary, JSON text or a file's path")
     if isinstance(config, str) and config.lstrip().startswith(("{", "//", "/*")):
-        return _alone(where, parse(where, config, "config"))
+        return _without_parent(where, parse(where, config, "config"))
     return _whole(where, Path(config), ())
 
 
@@ -56,9 +56,9 @@ def merged(target: Any, patch: Any) -> Any:
     return result
 
 
-def _alone(where: str, config: dict[str, Any]) -> dict[str, Any]:
-    cure = "only files have one, whose path it continues; pass the file's path"
-    ensure("parent" not in config, f"{where}: the configuration has a 'parent', but {cure}.")
+def _without_parent(where: str, config: dict[str, Any]) -> dict[str, Any]:
+    hint = "only files have one, whose path it continues; pass the file's path"
+    ensure("parent" not in config, f"{where}: the configuration has a 'parent', but {hint}.")
     return config
 
 

@@ -49,8 +49,8 @@ class Option:
             check(isinstance(value, bool), WHERE, where, value, "true or false")
         elif isinstance(default, (int, float)):
             whole = isinstance(default, int)
-            fits = is_number(value) and (not whole or value == int(value))
-            check(fits, WHERE, where, value, "an integer" if whole else "a number")
+            valid = is_number(value) and (not whole or value == int(value))
+            check(valid, WHERE, where, value, "an integer" if whole else "a number")
             value = type(default)(value)
             limit = f" and less than {self.below}" if self.below < math.inf else ""
             check(self.least <= value < self.below, WHERE, where, value, f"at least {self.least}{limit}")

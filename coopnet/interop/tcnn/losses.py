@@ -58,6 +58,6 @@ LOSSES: dict[str, str | Callable[..., Any]] = {
 def read_loss(given: dict[str, Any], n_out: int) -> str | Callable[..., Any]:
     name, loss = choice("loss.otype", given.get("otype", "RelativeL2"), LOSSES)
     read("loss", given, {})
-    fits = loss != "relative_l2_luminance" or n_out >= 3
-    ensure(fits, f"from_config: loss.otype is {name!r}, which needs at least 3 outputs, not {n_out}.")
+    valid = loss != "relative_l2_luminance" or n_out >= 3
+    ensure(valid, f"from_config: loss.otype is {name!r}, which needs at least 3 outputs, not {n_out}.")
     return loss

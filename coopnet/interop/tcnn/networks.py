@@ -39,9 +39,9 @@ def read_network(given: dict[str, Any], n_out: int) -> Any:
     name, fused = choice("network.otype", given.get("otype", "MLP"), NETWORKS)
     values = read("network", given, KEYS)
     width, depth = values["n_neurons"], values["n_hidden_layers"]
-    fits = not fused or (width in (16, 32, 64, 128) and depth >= 1)
-    cure = f"{name} has 16, 32, 64 or 128 neurons and a hidden layer. Use CutlassMLP for others"
-    ensure(fits, f"from_config: network has n_neurons {width} and n_hidden_layers {depth}; {cure}.")
+    valid = not fused or (width in (16, 32, 64, 128) and depth >= 1)
+    hint = f"{name} has 16, 32, 64 or 128 neurons and a hidden layer. Use CutlassMLP for others"
+    ensure(valid, f"from_config: network has n_neurons {width} and n_hidden_layers {depth}; {hint}.")
     hidden, output = values["activation"](), values["output_activation"]()
     sine = isinstance(hidden, nn.Sine)
     net = nn.MLP(-1, n_out, width, depth, hidden, output, init="siren" if sine else "xavier_uniform")

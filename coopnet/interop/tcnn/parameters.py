@@ -58,8 +58,8 @@ def load_tcnn(self: NeuralField, params: Any, config: Configuration | Mapping[st
     given = _numbers(params, where)
     sizes = [p.shape[1] * rows if p.is_matrix else p.shape[0] for p, rows in pieces]
     each = ", ".join(f"{n} for {p.name}" for (p, _), n in zip(pieces, sizes, strict=True))
-    fits = given.size == sum(sizes)
-    ensure(fits, f"{where}: params has {given.size} numbers; {sum(sizes)} are needed: {each}.")
+    valid = given.size == sum(sizes)
+    ensure(valid, f"{where}: params has {given.size} numbers; {sum(sizes)} are needed: {each}.")
     split = np.split(given, np.cumsum(sizes)[:-1])
     parts = [a.reshape(rows, -1) if p.is_matrix else a for (p, rows), a in zip(pieces, split, strict=True)]
     values = [part[: p.shape[0]] for (p, _), part in zip(pieces, parts, strict=True)]
@@ -115,8 +115,8 @@ def _pieces(field: NeuralField, where: str) -> Iterator[tuple[Parameter, int]]:
         f"{where}: the network is none of tiny-cuda-nn's; an MLP without biases and dropouts is needed.",
     )
     width = matrices[0].shape[1]
-    cure = f"multiples of {ALIGNMENT} are needed: read the configuration with from_config(..., pad='tcnn')"
-    ensure(width % ALIGNMENT == 0, f"{where}: the encoding gives {width} features, and the network takes them; {cure}.")
+    hint = f"multiples of {ALIGNMENT} are needed: read the configuration with from_config(..., pad='tcnn')"
+    ensure(width % ALIGNMENT == 0, f"{where}: the encoding gives {width} features, and the network takes them; {hint}.")
     for p in matrices:
         yield p, next_multiple(p.shape[0], ALIGNMENT) if p is matrices[-1] else p.shape[0]
     grids = [layer for layer in children(field.encoding) if isinstance(layer, nn.Grid)]
@@ -124,9 +124,9 @@ def _pieces(field: NeuralField, where: str) -> Iterator[tuple[Parameter, int]]:
     ensure(len(grids) == len(tables), f"{where}: {known}.")
     for grid, p in zip(grids, tables, strict=True):
         for i, level in enumerate(grid.grid.value.levels):
-            fits = grid.storage != "tiled" or level.resolution**grid.in_features < 2**32
+            valid = grid.storage != "tiled" or level.resolution**grid.in_features < 2**32
             one = f"level {i} of {p.name} has more than 2^32 vertices, for which tiny-cuda-nn has one entry altogether"
-            ensure(fits, f"{where}: {one}.")
+            ensure(valid, f"{where}: {one}.")
         yield p, 1
 
 
@@ -152,10 +152,10 @@ def _check_same(field: NeuralField, config: Any, where: str) -> None:
         outputs = [p.shape[0] for p in parameters(field.network)][-1]
         config = from_config(field.in_features, outputs, config, pad="tcnn")
     for name in ("encoding", "network"):
-        own, needed = (_layout(getattr(f, name)) for f in (field, config.field))
-        if own != needed:
-            cure = "build the one that from_config(..., pad='tcnn') gives"
-            raise ValueError(f"{where}: the field's {name} is not that of the configuration; {cure}.")
+        current, needed = (_layout(getattr(f, name)) for f in (field, config.field))
+        if current != needed:
+            hint = "build the one that from_config(..., pad='tcnn') gives"
+            raise ValueError(f"{where}: the field's {name} is not that of the configuration; {hint}.")
 
 
 def _layout(value: Any) -> Any:
@@ -163,6 +163,6 @@ def _layout(value: Any) -> Any:
     if isinstance(value, nn.Sequential):
         return [_layout(v) for v in value.layers]
     if isinstance(value, nn.Module):
-        kept = {k: _layout(v) for k, v in arguments(value).items() if k not in _NOT_COMPARED}
-        return type(value).__name__, kept
+        options = {k: _layout(v) for k, v in arguments(value).items() if k not in _NOT_COMPARED}
+        return type(value).__name__, options
     return [_layout(v) for v in value] if isinstance(value, (list, tuple)) else value

@@ -64,8 +64,8 @@ def batched(a: Any, b: Any, pieces: int, length: int, m: int, n: int) -> Any:
 
 def _check(code: int, name: str) -> None:
     if code:
-        cure = "with coopnet.gradient_path('banks'), gradients are computed without it"
-        raise RuntimeError(f"cuBLAS: cublas{name} returned {code}, a cublasStatus_t; 0 is success. {cure}.")
+        hint = "with coopnet.gradient_path('banks'), gradients are computed without it"
+        raise RuntimeError(f"cuBLAS: cublas{name} returned {code}, a cublasStatus_t; 0 is success. {hint}.")
 
 
 @contextlib.contextmanager

@@ -55,11 +55,11 @@ def driver() -> tuple[str, str, list[str]]:
 
 def gpu_id(number: int) -> str:
     """The UUID of the GPU with this number among the visible ones."""
-    device, found = ctypes.c_int(), ctypes.create_string_buffer(16)
+    device, buffer = ctypes.c_int(), ctypes.create_string_buffer(16)
     lib = _library()
-    if lib.cuDeviceGet(ctypes.byref(device), number) or lib.cuDeviceGetUuid(found, device):
+    if lib.cuDeviceGet(ctypes.byref(device), number) or lib.cuDeviceGetUuid(buffer, device):
         raise RuntimeError(f"gpu_id: the driver does not know the GPU number {number}.")
-    return found.raw.hex()
+    return buffer.raw.hex()
 
 
 def _library() -> Any:

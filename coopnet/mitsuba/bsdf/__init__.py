@@ -7,10 +7,10 @@
 :mod:`.lobes`         analytic lobes that directions are sampled from
 :mod:`.sampler`       their parameters: numbers, textures, or a network of code and direction
 :mod:`.specular`      perfectly specular parts, beside the network
-:mod:`.reflections`   samples of any BSDF, to fit to
+:mod:`.reflections`   samples of any BSDF, as targets of a fit
 :mod:`.fit`           fitting the network
 :mod:`.lobe_fit`      fitting the lobes
-:mod:`.files`         saving and loading all of it
-:mod:`.merl`          tables of measured BSDFs, which can be fitted to
+:mod:`.files`         files of neural BSDFs
+:mod:`.merl`          tables of measured BSDFs, as targets of a fit
 ====================  =================================================================
 """

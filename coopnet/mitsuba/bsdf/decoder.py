@@ -15,15 +15,15 @@ from ...random.key import Key
 from ..fields import check_field, sizes
 from . import directions as features
 
-#: Raw outputs are cut here, exp(LARGEST) being about 1e5: more than any highlight that can be sampled.
+#: Upper limit of raw outputs: exp(LARGEST) is about 1e5, more than any highlight that can be sampled.
 LARGEST = 11.5
 
 
 class Decoder(Traversed):
     r"""A BSDF :math:`f_r(\omega_i, \omega_o) = \exp(\mathrm{field}(\mathrm{code}, \mathrm{features}))`.
 
-    The exponential makes it positive, and lets the network work with logarithms: a BRDF of a glossy material spans
-    orders of magnitude. With ``directions="rusinkiewicz"`` it is reciprocal whatever the weights.
+    The exponential makes it positive, and the network computes logarithms, because a glossy BRDF spans orders of
+    magnitude. With ``directions="rusinkiewicz"`` it is reciprocal for any weights.
 
     With ``eta`` it also transmits, on both sides of the surface. Between media of indices :math:`\eta_i` and
     :math:`\eta_o`, on the sides of :math:`\omega_i` and :math:`\omega_o`, the exponential is multiplied by
@@ -33,7 +33,7 @@ class Decoder(Traversed):
     Args:
         field: a built field of 3 outputs and ``latent_features`` + 6 inputs (``"plain"``), or + 8 (``"rusinkiewicz"``),
             or + 12 (``"rusinkiewicz"`` with ``eta``).
-        latent_features: length of the code; ``None`` for the number of inputs that the directions leave.
+        latent_features: length of the code; ``None``: the inputs of ``field`` that are not directions.
         directions: see :mod:`coopnet.mitsuba.bsdf.directions`.
         eta: ``None`` for a reflection on the front side; else the refractive index behind the surface relative to that
             in front of it, 1 for thin sheets.
@@ -94,8 +94,8 @@ class Decoder(Traversed):
             active: lanes to evaluate.
 
         Returns:
-            ``Color3f``, for radiance; 0 where a direction is below the surface, or in it if the decoder transmits. What
-            light does, which conserves energy (importance in Mitsuba), is this times the square of :meth:`index`.
+            ``Color3f``, for radiance; 0 where a direction is below the surface, or in it if the decoder transmits. For
+            importance, which conserves energy, multiply it by the square of :meth:`index`.
         """
         sees = [(w.z > 0) if self.eta is None else features.leaves(w) for w in (wi, wo)]
         front = sees[0] & sees[1] & active
@@ -105,8 +105,8 @@ class Decoder(Traversed):
         return dr.select(front, self.value(raw, wo) / self.index(wi, wo), 0)
 
     def value(self, raw: Any, wo: Any) -> Any:
-        """The exponential of the three raw outputs of the field, times the cosine, in directions that it sees: the BSDF
-        for radiance times :meth:`index`, or what light does divided by it.
+        """The exponential of the field's three raw outputs, times the cosine; 0 in directions below the surface. It is
+        the BSDF for radiance times :meth:`index`, and that for importance divided by :meth:`index`.
         """
         cosine = wo.z if self.eta is None else dr.abs(wo.z)
         return mi.Color3f(*(dr.exp(dr.minimum(v, LARGEST)) * cosine for v in raw))

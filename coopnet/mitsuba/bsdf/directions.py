@@ -7,25 +7,25 @@ from typing import Any
 
 import drjit as dr
 
-#: Number of features by name, of a reflection and of what transmits, too.
+#: Number of features by name, without and with transmission.
 FEATURES = {"rusinkiewicz": (8, 12), "plain": (6, 6)}
 
-#: Widens the narrow range of half vectors in which a highlight lies: sines from about ``1 / sqrt(SHARP)`` on differ.
+#: Stretches the narrow range of half vectors of a highlight: sines above about ``1 / sqrt(SHARP)`` are distinguished.
 SHARP = 1000.0
 
-#: Least share of light in the logarithm of Fresnel's factor.
+#: Lower limit of Fresnel's factor in its logarithm.
 LEAST_SHARE = 1e-3
 
 
 def count(name: str, eta: float | None) -> int:
-    """How many features the ones called ``name`` are; ``eta`` is that of :func:`features`."""
+    """The number of the features called ``name``, for ``eta`` as in :func:`features`."""
     return FEATURES[name][eta is not None]
 
 
 def leaves(w: Any) -> Any:
-    """Is ``w`` above or below the surface, and not in it or NaN?
+    """Is ``w`` above or below the surface? Not if it is tangent, or NaN.
 
-    By the square, since LLVM takes ``select(abs(z) > 0, z, 1) > 0`` for ``True``.
+    Computed by the square, because LLVM simplifies ``select(abs(z) > 0, z, 1) > 0`` to ``True``.
     """
     return dr.square(w.z) > 0
 
@@ -34,8 +34,8 @@ def half_vector(wi: Any, wo: Any, index: Any) -> Any:
     r"""The normal, on the side of ``wi``, of the small mirror or interface that sends ``wi`` to ``wo``.
 
     :math:`\omega_i + \omega_o` of two directions on one side, and :math:`\pm(\omega_i + \eta \omega_o)` through an
-    interface (Walter et al. 2007, equation 16). Where both sides have the same index, what is transmitted is reflected
-    and then turned through the surface, as in thin sheets.
+    interface (Walter et al. 2007, equation 16). If both sides have the same index, transmission is a reflection that is
+    mirrored in the surface, as for thin sheets.
 
     Args:
         wi: a unit vector above the surface.
@@ -61,16 +61,19 @@ def fresnel(cosine: Any, index: Any) -> tuple[Any, Any]:
 
 
 def relative_index(eta: Any, wi: Any, wo: Any) -> Any:
-    """The refractive index on the side of ``wo`` relative to that on the side of ``wi``, of a surface with ``eta``
-    below it relative to above; 1 on one side, and where ``eta`` is 0, which stands for a surface that only reflects.
+    """The refractive index on the side of ``wo`` relative to that on the side of ``wi``.
+
+    ``eta`` is the index below the surface relative to that above, or 0 for a surface that only reflects. The result is
+    1 for that, and for directions on the same side.
     """
-    through = (wi.z * wo.z < 0) & (eta > 0)
-    return dr.select(through, dr.select(wi.z > 0, eta, 1 / eta), 1)
+    transmitted = (wi.z * wo.z < 0) & (eta > 0)
+    return dr.select(transmitted, dr.select(wi.z > 0, eta, 1 / eta), 1)
 
 
 def rusinkiewicz(wi: Any, wo: Any, eta: float | None = None) -> list:
-    r"""Eight features of the half vector and the difference vector (Rusinkiewicz 1998) that do not change when the
-    directions change places: a decoder of them is reciprocal.
+    r"""Eight features of the half vector and the difference vector (Rusinkiewicz 1998).
+
+    Exchanging the two directions does not change them, so a decoder of them is reciprocal.
 
     With :math:`h = (\omega_i + \omega_o) / |\omega_i + \omega_o|` and :math:`d = R_h^{-1} \omega_i`, where
     :math:`R_h` is the shortest rotation that takes the normal to :math:`h`:
@@ -78,20 +81,20 @@ def rusinkiewicz(wi: Any, wo: Any, eta: float | None = None) -> list:
     .. math:: \frac{\log(1 + s \sin^2\theta_h)}{\log(1 + s)},\; h_x,\; h_y,\; h_z,\; d_z = \cos\theta_d,\;
         \cos\theta_i \cos\theta_o,\; d_x^2 - d_y^2,\; 2 d_x d_y
 
-    with :math:`s = 1000`. Exchanging directions negates :math:`d_x` and :math:`d_y`, which enter by products only.
-    Rusinkiewicz turns :math:`d` by :math:`-\varphi_h` besides, which jumps where :math:`h` is the normal: in the
-    middle of every highlight.
+    with :math:`s = 1000`. Exchanging directions negates :math:`d_x` and :math:`d_y`, which only occur in products.
+    Rusinkiewicz also rotates :math:`d` by :math:`-\varphi_h`. That is discontinuous where :math:`h` is the normal, in
+    the middle of every highlight, and is left out here.
 
-    What transmits has four more: :math:`\cos\theta_i + \cos\theta_o`; whether light passes through the surface (1 or
-    0); whether it stays below it; and the logarithm of the share :math:`F` of it that a smooth interface with the
-    normal :math:`h` reflects or refracts, :math:`\log(F + \epsilon) / \log(1 / \epsilon)` with
-    :math:`\epsilon = 10^{-3}`. This share has an edge at the critical angle, and is 0 where nothing can be refracted
-    from one direction to the other. There :math:`h` is :func:`half_vector`, :math:`\omega_i` stands for the direction
-    above the surface, and two directions below it are mirrored.
+    With transmission there are four more: :math:`\cos\theta_i + \cos\theta_o`; whether light passes through the surface
+    (1 or 0); whether it stays below it; and the logarithm of the share :math:`F` that a smooth interface with the
+    normal :math:`h` reflects or refracts, :math:`\log(F + \epsilon) / \log(1 / \epsilon)` with :math:`\epsilon =
+    10^{-3}`. This share has an edge at the critical angle, and is 0 where nothing can be refracted from one direction
+    to the other. There :math:`h` is :func:`half_vector`, :math:`\omega_i` stands for the direction above the surface,
+    and two directions below it are mirrored.
 
     Args:
         wi, wo: unit vectors (``Vector3f``) in the shading frame, both above the surface unless there is ``eta``.
-        eta: refractive index below the surface relative to that above, of what transmits.
+        eta: refractive index below the surface relative to that above; ``None`` without transmission.
 
     Returns:
         A list of 8 or 12 arrays.
@@ -101,16 +104,16 @@ def rusinkiewicz(wi: Any, wo: Any, eta: float | None = None) -> list:
     if eta is None:
         h = dr.normalize(wi + wo)
     else:
-        through, under = wi.z * wo.z < 0, (wi.z < 0) & (wo.z < 0)
-        more = [wi.z + wo.z, dr.select(through, Float(1), 0), dr.select(under, Float(1), 0)]
+        transmitted, below = wi.z * wo.z < 0, (wi.z < 0) & (wo.z < 0)
+        more = [wi.z + wo.z, dr.select(transmitted, Float(1), 0), dr.select(below, Float(1), 0)]
         vector, front = type(wi), wi.z > 0
         wi, wo = dr.select(front, wi, wo), dr.select(front, wo, wi)
-        wi, wo = vector(wi.x, wi.y, dr.abs(wi.z)), vector(wo.x, wo.y, dr.select(under, -wo.z, wo.z))
+        wi, wo = vector(wi.x, wi.y, dr.abs(wi.z)), vector(wo.x, wo.y, dr.select(below, -wo.z, wo.z))
         h = half_vector(wi, wo, eta)
-        here, there = dr.dot(wi, h), dr.dot(wo, h)
-        reflectance, _ = fresnel(dr.maximum(here, 0), dr.select(under, Float(1 / eta), eta))
-        refracted = dr.select((here > 0) & (there < 0) | (eta == 1), 1 - reflectance, 0)
-        share = dr.select(through, refracted, reflectance)
+        cosine_i, cosine_o = dr.dot(wi, h), dr.dot(wo, h)
+        reflectance, _ = fresnel(dr.maximum(cosine_i, 0), dr.select(below, Float(1 / eta), eta))
+        refracted = dr.select((cosine_i > 0) & (cosine_o < 0) | (eta == 1), 1 - reflectance, 0)
+        share = dr.select(transmitted, refracted, reflectance)
         more.append(dr.log(dr.maximum(share, 0) + LEAST_SHARE) * (-1 / math.log(LEAST_SHARE)))
     # shortest rotation of h to the normal: about (h_y, -h_x, 0), by theta_h (Rodrigues)
     along = (h.x * wi.x + h.y * wi.y) / (1 + h.z)
@@ -127,5 +130,5 @@ def plain(wi: Any, wo: Any, eta: float | None = None) -> list:
 
 
 def features(name: str, wi: Any, wo: Any, eta: float | None = None) -> list:
-    """The features called ``name``, one of :data:`FEATURES`; ``eta`` is the relative index of what transmits."""
+    """The features called ``name``, one of :data:`FEATURES`; for ``eta`` see :func:`rusinkiewicz`."""
     return {"rusinkiewicz": rusinkiewicz, "plain": plain}[name](wi, wo, eta)

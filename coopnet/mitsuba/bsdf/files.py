@@ -20,7 +20,7 @@ def save(
 ) -> None:  # fmt: skip
     """Write a checkpoint that :func:`coopnet.load` reads as the decoder's field; raises as :func:`coopnet.save`.
 
-    ``specular``: are there perfectly specular parts? They are Mitsuba's, and the file only says that they are missing.
+    ``specular``: are there perfectly specular parts? The file does not contain them, but says that they are missing.
     """
     tensors: dict[str, Any] = {}
     described: dict[str, Any] = {"latent_features": decoder.latent_features, "directions": decoder.directions}
@@ -40,15 +40,14 @@ def save(
 def read_bsdf(path: str | os.PathLike[str]) -> tuple[Decoder, Any, Any, bool]:
     """Decoder, latent and lobes as :class:`NeuralBSDF` takes them, and whether there were perfectly specular parts.
 
-    A checkpoint of a field alone is a decoder without latent code, with lobes as they are by default. Raises as
-    :func:`coopnet.load`.
+    A checkpoint of a field alone is a decoder without latent code, with default lobes. Raises as :func:`coopnet.load`.
     """
-    field, found = load(path), read(path)
-    described = found.metadata.get(ENTRY, {})
+    field, checkpoint = load(path), read(path)
+    described = checkpoint.metadata.get(ENTRY, {})
     try:
         options = {"directions": described.get("directions", "rusinkiewicz"), "eta": described.get("eta")}
         decoder = Decoder(field, described.get("latent_features"), **options)
-        parts = [part_of(found, name, described.get(name), build) for name in ("latent", "lobes")]
+        parts = [part_of(checkpoint, name, described.get(name), build) for name in ("latent", "lobes")]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"NeuralBSDF: {os.fspath(path)!r} holds no BSDF: {error}") from None
     return decoder, *parts, bool(described.get("specular", False))

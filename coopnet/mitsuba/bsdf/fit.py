@@ -24,13 +24,13 @@ from .lobe_fit import fit_lobes
 from .reflections import check_reflects, draw, find_eta, spread
 from .specular import Specular, within
 
-#: Values below this (in 1/sr, with the cosine) count by their absolute error, those above by their relative one.
+#: Of values below this (in 1/sr, with the cosine) the loss is the absolute error, of those above the relative one.
 KNEE = 0.03
 
 
 @dataclass(frozen=True)
 class BSDFFit:
-    r"""What :func:`fit_bsdf` made, and how well it matches on samples that it was not trained on.
+    r"""The result of :func:`fit_bsdf`, with errors on samples that it was not trained on.
 
     ``bsdf`` is a :class:`NeuralBSDF` and ``result`` the :class:`FitResult` of its training. ``relative_error`` is
     :math:`\int |f - f^*| / \int f^*` over the surface and both directions, with the cosine and as a mean of the
@@ -70,27 +70,27 @@ def fit_bsdf(
     seed: int = 0,
     progress: bool = False,
 ) -> BSDFFit:
-    r"""Fit a :class:`NeuralBSDF` to ``reference``, any BSDF of Mitsuba's that is not perfectly specular.
+    r"""Fit a :class:`NeuralBSDF` to ``reference``, any BSDF in Mitsuba that is not perfectly specular.
 
-    Perfectly specular parts, such as the coating of ``plastic`` and the holes of ``mask``, are kept as they are, and
-    the network learns the rest, which may also transmit.
+    Perfectly specular parts, such as the coating of ``plastic`` and the holes of ``mask``, stay as they are. The
+    network learns the rest, which may transmit light.
 
-    Each step draws points of the unit square, directions of incidence uniform in the hemisphere, and directions of
-    reflection, half of them by the reference's sampling and half by the cosine, and evaluates the reference, outside
-    virtual calls. If it transmits, directions of both hemispheres are drawn. The loss :math:`(c(f) - c(f^*))^2` of each
-    channel, with the cosine in :math:`f`, is taken after the compression :math:`c(f) = \log(1 + f / 0.03)`, in which
-    highlights do not outweigh the rest. The sampling lobes are fitted afterwards to the BSDF :math:`f` that was
-    learned: they maximize :math:`\int f \log p`, the likelihood of directions drawn in proportion to it.
+    Each step draws points of the unit square, directions of incidence uniform in the hemisphere (or in both, if the
+    reference transmits), and outgoing directions, half of them by the reference's sampling and half by a cosine. The
+    loss of each channel is :math:`(c(f) - c(f^*))^2`, where :math:`f` includes the cosine and
+    :math:`c(f) = \log(1 + f / 0.03)` keeps highlights from outweighing the rest. Afterwards, the sampling lobes are
+    fitted to the learned BSDF :math:`f`: they maximize :math:`\int f \log p`, the likelihood of directions drawn in
+    proportion to it.
 
     Args:
         field: a decoder of ``[code, direction features]`` with 3 outputs and no encoding. A built one is trained in
-            place, and one that is not is built. ``None`` for ``MLP(width=32, depth=3, bias=True)``.
-        reference: a ``mi.BSDF``. What it transmits has one refractive index.
+            place, others are built first. ``None``: ``MLP(width=32, depth=3, bias=True)``.
+        reference: a ``mi.BSDF``. If it transmits, it has one refractive index.
         latent: ``None`` for a material that is the same everywhere, or an encoding of the texture coordinates such as
             ``cn.Grid(2, "dense", n_levels=1, base_resolution=256, n_features_per_level=8)``, or a built field of one,
             trained with the decoder.
         directions: see :class:`Decoder`.
-        steps, samples, lr: of the training: steps, samples of each, largest learning rate (it follows a cosine).
+        steps, samples, lr: training steps, samples per step, and the largest learning rate of a cosine schedule.
         lobe_resolution: ``None`` for lobes that a small network computes from the latent code and the direction of
             incidence. A number for lobes without a network, the same for all directions: where there is a latent code,
             they vary with the texture coordinates on a grid of so many vertices a side.
@@ -104,7 +104,7 @@ def fit_bsdf(
         TypeError, ValueError: ``reference`` is no BSDF, is perfectly specular, is ``twosided`` (also in a ``mask``),
             has a ``mask`` inside or is one around specular parts, transmits with several refractive indices, reflects
             nothing, or cannot be evaluated; other arguments out of range.
-        RuntimeError: no variant is set, or one that fields do not run in.
+        RuntimeError: no variant is set, or one in which fields do not run.
 
     >>> reference = mi.load_dict({"type": "roughconductor", "alpha": 0.2})
     >>> neural = cn.mitsuba.fit_bsdf(None, reference, steps=500).bsdf
@@ -118,10 +118,10 @@ def fit_bsdf(
     specular = reference if mi.has_flag(flags, mi.BSDFFlags.Delta) else None
     if specular is not None:
         Specular(specular, where, "reference")
-    cure = "pass the BSDF of its front, and put what is learned into a twosided"
+    hint = "pass the BSDF of its front, and put what is learned into a twosided"
     outermost = [reference, *within(reference)[: reference.class_name() == "MaskBSDF"]]
     one_side = all(bsdf.class_name() != "TwoSidedBRDF" for bsdf in outermost)
-    ensure(one_side, f"{where}: reference is twosided, but only the front of a BSDF is learned; {cure}.")
+    ensure(one_side, f"{where}: reference is twosided, but only the front of a BSDF is learned; {hint}.")
     check_choice(where, "directions", directions, tuple(FEATURES))
     for name, value in (("steps", steps), ("samples", samples), ("lobe_resolution", lobe_resolution)):
         if value is not None:
@@ -136,12 +136,12 @@ def fit_bsdf(
     decoder = _decoder(field, code, directions, eta, seed, where)
 
     joint, angles = decoder.field, decoder.direction_features
-    if code.field is not None:  # the decoder behind its code: one field, one optimizer
-        cure = "a decoder behind a latent code takes its inputs as they are; leave its bounds out"
-        ensure(decoder.field.bounds is None, f"{where}: field has bounds, but {cure}.")
+    if code.field is not None:  # code and decoder as one field, with one optimizer
+        hint = "a decoder behind a latent code takes its inputs as they are; leave its bounds out"
+        ensure(decoder.field.bounds is None, f"{where}: field has bounds, but {hint}.")
         encoding = Composite([code.field.encoding, Identity()], [2, angles])
         joint = NeuralField(encoding, decoder.field.network, in_features=2 + angles)
-        if code.field.bounds is not None:  # the angles are in a unit cube already
+        if code.field.bounds is not None:  # features of directions must reach the decoder unchanged
             low, high = corners(code.field.bounds, 2)
             joint.bounds = (*map(float, low), *[0.0] * angles), (*map(float, high), *[1.0] * angles)
         joint.precision = decoder.field.precision
@@ -150,8 +150,8 @@ def fit_bsdf(
         return draw(reference, key, samples)
 
     def objective(field: NeuralField, drawn: Any, key: Key) -> Any:
-        place = list(drawn.uv) if code.varies else []
-        raw = field(decoder.inputs(place, drawn.wi, drawn.wo), None, drawn.valid)
+        uv = list(drawn.uv) if code.varies else []
+        raw = field(decoder.inputs(uv, drawn.wi, drawn.wo), None, drawn.valid)
         value = decoder.value(raw, drawn.wo) * decoder.index(drawn.wi, drawn.wo)
         error = [dr.log(1 + a / KNEE) - dr.log(1 + b / KNEE) for a, b in zip(value, drawn.value, strict=True)]
         return dr.select(drawn.valid, sum(dr.square(e) for e in error) / 3, 0)
@@ -186,7 +186,7 @@ def _figures(bsdf: Any, reference: Any, key: Key) -> list[float]:
         value = bsdf.decoder.evaluate(code, *pair, active=drawn.valid) * dr.square(bsdf.decoder.index(*pair))
         parts = [sum(v) / (3 * drawn.pdf) for v in (dr.abs(value - drawn.value), value, drawn.value)]
         dr.eval(parts)  # in one kernel, and not in one for each mean
-        error, found, true = map(dr.mean, parts)
-        numbers = [error / true, found, true, spread(bsdf, key, samples), spread(reference, key, samples)]
+        error, albedo, true = map(dr.mean, parts)
+        numbers = [error / true, albedo, true, spread(bsdf, key, samples), spread(reference, key, samples)]
         dr.eval(numbers)
         return [float(v[0]) for v in numbers]

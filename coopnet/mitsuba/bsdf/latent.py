@@ -24,7 +24,7 @@ class Latent(Traversed):
     Args:
         source: ``None`` for no numbers; a sequence of floats for the same ones everywhere; an ``Encoding`` of two
             coordinates such as ``cn.Grid(2, "dense")``, built or not; or a built field of one with ``cn.Identity()``.
-        where, name: the function and argument that error messages are about.
+        where, name: function and argument for error messages.
 
     Raises ``TypeError`` or ``ValueError`` for anything else: networks with matrices belong in the decoder.
     """
@@ -58,7 +58,7 @@ class Latent(Traversed):
         return [mi.Float(x) for x in self.field([u, v], active=active)]
 
     def traverse(self, callback: Any, name: str, flags: Any) -> None:
-        """Show the parameters to Mitsuba's ``traverse`` as ``name`` and, for grids, names that begin with it."""
+        """Report the parameters to Mitsuba's ``traverse`` as ``name`` and, for grids, names that begin with it."""
         if self.field is not None:
             for key, value in self.field.items():
                 callback.put(f"{name}.{key}", value, flags)
@@ -66,7 +66,7 @@ class Latent(Traversed):
             callback.put(name, self.constants, flags)
 
     def check_sizes(self, where: str) -> None:
-        """Raise ``ValueError`` if there are more or fewer numbers than there were."""
+        """Raise ``ValueError`` if the number of parameters has changed."""
         if self.field is not None:
             fields.check_sizes(self.field, self.sizes, where)
         elif self.count:
@@ -74,7 +74,7 @@ class Latent(Traversed):
             ensure(given == self.count, f"{where} has {given} numbers now; {self.count} are needed.")
 
     def source(self) -> Any:
-        """What it was made of: a built field, or a list of numbers."""
+        """The constructor's ``source``: a built field, or a list of numbers."""
         return self.constants.numpy().tolist() if self.field is None else self.field
 
     @property

@@ -19,10 +19,10 @@ from .latent import Latent
 from .reflections import draw
 from .sampler import DIRECTION
 
-#: Largest weight of one sample, in units of a white surface.
+#: Upper limit of a sample's weight; 1 is the weight at a white surface.
 _MOST_WEIGHT = 20.0
 
-#: Share of the samples that is divided equally among the lobes when the fit begins.
+#: Share of the samples that is divided equally among the lobes at the start.
 _SHARED = 0.8
 
 
@@ -62,12 +62,12 @@ def fit_lobes(
         return draw(reference, key, samples)
 
     def cross_entropy(field: NeuralField, drawn: Any, key: Key) -> Any:
-        place = drawn.uv if code.varies else dr.full(mi.Point2f, 0.5, dr.width(drawn.uv))
-        numbers = dr.detach(code(place))
+        uv = drawn.uv if code.varies else dr.full(mi.Point2f, 0.5, dr.width(drawn.uv))
+        numbers = dr.detach(code(uv))
         value = dr.detach(decoder.evaluate(numbers, drawn.wi, drawn.wo, active=drawn.valid))
         value *= dr.square(decoder.index(drawn.wi, drawn.wo))
-        params = mixture.from_raw(field([*numbers, *drawn.wi] if resolution is None else list(place)))
-        # In the first half no lobe goes without samples: of two that are alike, the wrong one may win otherwise
+        params = mixture.from_raw(field([*numbers, *drawn.wi] if resolution is None else list(uv)))
+        # in the first half, every lobe gets samples: otherwise the wrong one of two similar lobes may win
         shared = _SHARED * dr.maximum(1 - mi.Float(key.step) * (2 / steps), 0)
         params[:weights] = [(1 - shared) * w + shared / (weights + 1) for w in params[:weights]]
         if decoder.eta is not None:

@@ -12,16 +12,17 @@ with distributions of normals :math:`D_k`, their masking functions :math:`G_k` (
 ``[w, alpha]``                      one isotropic GGX distribution
 eight numbers (:data:`PARAMETERS`)  an anisotropic Beckmann distribution, an anisotropic GGX distribution and an
                                     isotropic GGX distribution (a clear coat): three weights, then their roughnesses
-fifteen numbers and ``eta``         the same on the side of :math:`\omega_i`, and what transmits: a Beckmann and a GGX
+fifteen numbers and ``eta``         the same on the side of :math:`\omega_i`, and transmission: a Beckmann and a GGX
                                     distribution of interfaces, and a cosine on the other side
 ==================================  ===================================================================
 
-An interface of two media reflects the share of samples that Fresnel's equations say and refracts the others (Walter et
-al. 2007, equation 17); ``eta`` is the refractive index below the surface relative to that above. With an ``eta`` of 1
-all of them pass through, with the directions of a reflection; with 0 nothing is seen or sent below the surface.
+An interface of two media reflects samples with the probability of Fresnel's equations and refracts the others (Walter
+et al. 2007, equation 17). ``eta`` is the refractive index below the surface relative to that above. With 1, all samples
+pass through, in mirrored directions of reflection. With 0, the surface only reflects, on its upper side.
 
-Densities are with respect to solid angle; directions are unit vectors in the shading frame. Samples that fall below the
-surface have density 0; with fifteen numbers, those that are reflected to the other side or refracted to the same one.
+Densities are with respect to solid angle; directions are unit vectors in the shading frame. Invalid samples have
+density 0: those below the surface and, with fifteen numbers, reflections to the other side and refractions to the same
+side.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ import drjit as dr
 from ...checks import ensure
 from .directions import fresnel, half_vector, leaves
 
-#: Names of the parameters, in their order, by their number.
+#: Names of the parameters in order, by their number.
 PARAMETERS = {
     2: ("specular", "alpha"),
     8: ("beckmann", "ggx", "coat", "beckmann_u", "beckmann_v", "ggx_u", "ggx_v", "coat_alpha"),
@@ -45,13 +46,13 @@ PARAMETERS = {
         *("interface_beckmann_u", "interface_beckmann_v", "interface_ggx_u", "interface_ggx_v"),
     ),
 }
-#: The number of weights among them, which come first.
+#: Number of weights, the first of the parameters.
 WEIGHTS = {2: 1, 8: 3, 15: 6}
 
-#: Least roughness: single precision holds narrower lobes only roughly.
+#: Smallest roughness: single precision is too coarse for narrower lobes.
 LEAST_ALPHA = 0.02
 
-#: Largest weight of all lobes but the cosine's together that is fitted: what they miss must be sampled, too.
+#: Largest sum of fitted weights. The rest is the cosine's, which samples what the other lobes miss.
 MOST_SPECULAR = {2: 0.95, 8: 0.999, 15: 0.999}
 
 
@@ -79,11 +80,11 @@ def from_raw(raw: Any) -> list:
     """
     weights, alphas = _split(list(raw))
     # softmax with a 0 for the cosine lobe; no exponential is larger than 1
-    most = dr.maximum(weights[0], 0)
+    peak = dr.maximum(weights[0], 0)
     for w in weights[1:]:
-        most = dr.maximum(most, w)
-    powers = [dr.exp(w - most) for w in weights]
-    scale = MOST_SPECULAR[len(raw)] / (sum(powers) + dr.exp(-most))
+        peak = dr.maximum(peak, w)
+    powers = [dr.exp(w - peak) for w in weights]
+    scale = MOST_SPECULAR[len(raw)] / (sum(powers) + dr.exp(-peak))
     return [*(p * scale for p in powers), *(LEAST_ALPHA + (1 - LEAST_ALPHA) / (1 + dr.exp(-a)) for a in alphas)]
 
 
@@ -127,7 +128,7 @@ def sample(params: Any, wi: Any, sample1: Any, sample2: Any) -> tuple[Any, Any]:
 
 
 def pdf(params: Any, wi: Any, wo: Any) -> Any:
-    """Density of ``wo`` under the mixture; 0 unless it sees both directions. Arguments as above."""
+    """Density of ``wo`` under the mixture; 0 if a direction is below the surface. Arguments as in :func:`sample`."""
     if len(params) == 16:
         return _pdf_two_sides(params, wi, wo)
     above = (wi.z > 0) & (wo.z > 0)
@@ -146,56 +147,56 @@ def pdf(params: Any, wi: Any, wo: Any) -> Any:
 
 def _sample_two_sides(params: Any, wi: Any, sample1: Any, sample2: Any) -> tuple[Any, Any]:
     """:func:`sample` of fifteen numbers and ``eta``."""
-    beckmann, ggx, coat, in_beckmann, in_ggx, through, bu, bv, gu, gv, c, ibu, ibv, igu, igv, eta = params
-    seen, index = _seen_from_above(wi, eta)
-    # the lobes follow each other in [0, 1]: ggx, coat, interfaces of ggx, of beckmann, beckmann, through, cosine
+    beckmann, ggx, coat, in_beckmann, in_ggx, diffuse_through, bu, bv, gu, gv, c, ibu, ibv, igu, igv, eta = params
+    upper, index = _seen_from_above(wi, eta)
+    # lobes from 0 to 1: ggx, coat, interfaces of ggx, of beckmann, beckmann, diffuse_through, cosine
     ends = [ggx]
-    for weight in (coat, in_ggx, in_beckmann, beckmann, through):
+    for weight in (coat, in_ggx, in_beckmann, beckmann, diffuse_through):
         ends.append(ends[-1] + weight)
     first, second, interface = sample1 < ends[0], sample1 < ends[1], (sample1 >= ends[1]) & (sample1 < ends[3])
     by_ggx, by_normals = sample1 < ends[2], sample1 < ends[4]
     au, av = (dr.select(first, g, dr.select(second, c, i)) for g, i in ((gu, igu), (gv, igv)))
-    h = _ggx_normal(au, av, seen, sample2)
+    h = _ggx_normal(au, av, upper, sample2)
     au, av = (dr.select(interface, i, b) for b, i in ((bu, ibu), (bv, ibv)))
-    h = dr.select(by_ggx, h, _beckmann_normal(au, av, seen, sample2))
-    cosine = dr.dot(seen, h)
-    mirrored = dr.fma(2 * cosine, h, -seen)
+    h = dr.select(by_ggx, h, _beckmann_normal(au, av, upper, sample2))
+    cosine = dr.dot(upper, h)
+    mirrored = dr.fma(2 * cosine, h, -upper)
     reflectance, beyond = fresnel(cosine, index)
     at = dr.select(by_ggx, (sample1 - ends[1]) / in_ggx, (sample1 - ends[2]) / in_beckmann)
     passes = interface & (at >= reflectance)
-    refracted = dr.fma(cosine / index - beyond, h, -seen / index)
+    refracted = dr.fma(cosine / index - beyond, h, -upper / index)
     refracted = dr.select(index == 1, _turned(mirrored), refracted)
     lobe, straight = _cosine(type(wi), sample2), ~by_normals & (sample1 < ends[5])
     wo = dr.select(by_normals, dr.select(passes, refracted, mirrored), dr.select(straight, _turned(lobe), lobe))
-    right = (wo.z < 0) == (passes | straight)
+    consistent = (wo.z < 0) == (passes | straight)
     wo = dr.select(wi.z < 0, _turned(wo), wo)
-    return wo, dr.select(right, pdf(params, wi, wo), 0)
+    return wo, dr.select(consistent, pdf(params, wi, wo), 0)
 
 
 def _pdf_two_sides(params: Any, wi: Any, wo: Any) -> Any:
     """:func:`pdf` of fifteen numbers and ``eta``."""
-    beckmann, ggx, coat, in_beckmann, in_ggx, through, bu, bv, gu, gv, c, ibu, ibv, igu, igv, eta = params
+    beckmann, ggx, coat, in_beckmann, in_ggx, diffuse_through, bu, bv, gu, gv, c, ibu, ibv, igu, igv, eta = params
     visible = dr.select(eta > 0, leaves(wi) & leaves(wo), (wi.z > 0) & (wo.z > 0))
     up = type(wi)(0, 0, 1)
-    seen, index = _seen_from_above(dr.select(visible, wi, up), eta)
+    upper, index = _seen_from_above(dr.select(visible, wi, up), eta)
     wo = dr.select(visible, dr.select(wi.z < 0, _turned(wo), wo), up)
-    h, above = half_vector(seen, wo, index), wo.z > 0
-    rest = 1 - (beckmann + ggx + coat + in_beckmann + in_ggx + through)
-    mirrors = beckmann * _beckmann(bu, bv, seen, h) + ggx * _ggx(gu, gv, seen, h) + coat * _ggx(c, c, seen, h)
-    interfaces = in_beckmann * _beckmann(ibu, ibv, seen, h) + in_ggx * _ggx(igu, igv, seen, h)
-    here, there = dr.dot(seen, h), dr.dot(wo, h)
-    reflectance, _ = fresnel(dr.maximum(here, 0), index)
+    h, above = half_vector(upper, wo, index), wo.z > 0
+    rest = 1 - (beckmann + ggx + coat + in_beckmann + in_ggx + diffuse_through)
+    mirrors = beckmann * _beckmann(bu, bv, upper, h) + ggx * _ggx(gu, gv, upper, h) + coat * _ggx(c, c, upper, h)
+    interfaces = in_beckmann * _beckmann(ibu, ibv, upper, h) + in_ggx * _ggx(igu, igv, upper, h)
+    cosine_i, cosine_o = dr.dot(upper, h), dr.dot(wo, h)
+    reflectance, _ = fresnel(dr.maximum(cosine_i, 0), index)
     reflected = (mirrors + reflectance * interfaces) / 4
     # solid angle of normals by that of refracted directions (Walter et al. 2007, equation 17), times the cosine here
-    bent = here * dr.square(index) * -there / dr.squared_norm(seen + index * wo)
-    bent = dr.select((here > 0) & (there < 0), bent, 0)
+    bent = cosine_i * dr.square(index) * -cosine_o / dr.squared_norm(upper + index * wo)
+    bent = dr.select((cosine_i > 0) & (cosine_o < 0), bent, 0)
     refracted = (1 - reflectance) * interfaces * dr.select(index == 1, 0.25, bent)
-    cosine = dr.select(above, rest, through) * dr.abs(wo.z) * (1 / math.pi)
-    return dr.select(visible, cosine + dr.select(above, reflected, refracted) / dr.maximum(seen.z, 1e-8), 0)
+    cosine = dr.select(above, rest, diffuse_through) * dr.abs(wo.z) * (1 / math.pi)
+    return dr.select(visible, cosine + dr.select(above, reflected, refracted) / dr.maximum(upper.z, 1e-8), 0)
 
 
 def _seen_from_above(wi: Any, eta: Any) -> tuple[Any, Any]:
-    """``wi`` on the upper side, and the refractive index of the side that it is not on, relative to its own."""
+    """``wi`` mirrored to the upper side, and the refractive index of the other side relative to that of ``wi``."""
     below = wi.z < 0
     index = dr.select(eta > 0, dr.select(below, 1 / eta, eta), 1)
     return dr.select(below, _turned(wi), wi), index
@@ -236,8 +237,8 @@ def _beckmann_normal(au: Any, av: Any, wi: Any, u: Any) -> Any:
     stretched = dr.normalize(vector(au * wi.x, av * wi.y, wi.z))
     sine = dr.sqrt(dr.square(stretched.x) + dr.square(stretched.y))
     tangent = dr.maximum(sine, 1e-6) / dr.maximum(stretched.z, 1e-6)
-    least = 1e-6
-    u1, u2 = (dr.clip(v, least, 1 - least) for v in u)
+    smallest = 1e-6
+    u1, u2 = (dr.clip(v, smallest, 1 - smallest) for v in u)
     last = dr.erf(1 / tangent)
 
     def integral(b: Any, x: Any) -> Any:
@@ -250,7 +251,7 @@ def _beckmann_normal(au: Any, av: Any, wi: Any, u: Any) -> Any:
     for _ in range(3):
         x = dr.erfinv(b)
         b -= (integral(b, x) - target) / (1 - x * tangent)
-        b = dr.clip(b, least - 1, last - least)
+        b = dr.clip(b, smallest - 1, last - smallest)
     x, y = dr.erfinv(b), dr.erfinv(2 * u2 - 1)
     flat = sine < 1e-6
     c, s = (dr.select(flat, v, w / dr.maximum(sine, 1e-6)) for v, w in ((1, stretched.x), (0, stretched.y)))
@@ -260,7 +261,7 @@ def _beckmann_normal(au: Any, av: Any, wi: Any, u: Any) -> Any:
 def _ggx(au: Any, av: Any, w: Any, h: Any) -> Any:
     """Distribution of normals ``h``, times Smith's masking of direction ``w``."""
     area = au * av
-    # 1 - h_z^2 loses the digits that a narrow lobe consists of
+    # 1 - h_z^2 would cancel the digits of a narrow lobe
     k = area * dr.square(h.z) + dr.square(h.x) * (av / au) + dr.square(h.y) * (au / av)
     tangent = _stretched_tangent(au, av, w)
     return area / (math.pi * dr.square(k)) * (2 / (1 + dr.sqrt(1 + tangent)))

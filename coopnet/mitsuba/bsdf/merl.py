@@ -1,9 +1,9 @@
 r"""Measured reflections of the MERL database (Matusik et al. 2003): files, the bins of two directions, and a lobe.
 
-A file holds three colors of 90 x 90 x 180 bins of Rusinkiewicz's angles: :math:`\theta_h`, whose bins widen with the
-square of their number, so that highlights have many; :math:`\theta_d`; and :math:`\varphi_d`, which repeats after
-:math:`\pi`, since light that goes back along its way has the same value. Bins with a direction below the surface, and
-those that could not be measured, hold negative numbers, and are black.
+A file holds three colors for 90 x 90 x 180 bins of Rusinkiewicz's angles: :math:`\theta_h`, with narrow bins at
+highlights, as the bounds are quadratic in their number; :math:`\theta_d`; and :math:`\varphi_d`, with period
+:math:`\pi` because of reciprocity. Bins with a direction below the surface, and those that could not be measured, hold
+negative numbers, and are black.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from . import lobes
 #: Number of bins of theta_h, theta_d and phi_d.
 SHAPE = (90, 90, 180)
 COUNT = math.prod(SHAPE)
-#: What the numbers of a file are multiplied by to be in 1/sr: red, green, blue.
+#: Factors from the numbers of a file to 1/sr: red, green, blue.
 SCALES = (1 / 1500, 1.15 / 1500, 1.66 / 1500)
 #: Bytes of a file.
 SIZE = 4 * len(SHAPE) + 8 * len(SCALES) * COUNT
@@ -77,8 +77,8 @@ def bins(wi: Any, wo: Any) -> Any:
     phi_d = dr.atan2(dy, dr.select((dx == 0) & (dy == 0), 1, dx))
     places = dr.sqrt(theta_h * (2 / math.pi)), theta_d * (2 / math.pi), phi_d * (1 / math.pi)
     index = dr.uint32_array_t(type(sine))(0)
-    for count, place in zip(SHAPE, places, strict=True):
-        index = index * count + dr.minimum(type(index)(place * count), count - 1)
+    for count, coordinate in zip(SHAPE, places, strict=True):
+        index = index * count + dr.minimum(type(index)(coordinate * count), count - 1)
     return index
 
 
@@ -91,7 +91,7 @@ def evaluate(table: Any, wi: Any, wo: Any, active: Any = True) -> Any:
 
 
 def fit_lobe(table: Any) -> list[float]:
-    """Weight and roughness of a GGX lobe beside a cosine, of those in a list the ones with the least cross entropy.
+    """Weight and roughness of a GGX lobe beside a cosine: those of a list with the smallest cross entropy.
 
     The integral is over the bins of the half vector, where a highlight has many points.
     """

@@ -1,4 +1,4 @@
-"""Random directions at a BSDF, with its values and densities for them."""
+"""Random pairs of directions at a BSDF, with values and densities."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from .directions import leaves
 
 
 class Reflections(NamedTuple):
-    """Samples of a BSDF, without perfectly specular parts: ``uv``; ``wi``, uniform in the hemisphere; ``wo``, by the
-    BSDF's own sampling or, every second one, a cosine lobe; ``value``, the BSDF times the cosine, for importance;
-    ``pdf``, the density of ``wo``; where ``valid``. Of what transmits, both directions are on either side.
+    """Samples of a BSDF without perfectly specular parts, where ``valid``.
+
+    ``wi`` is uniform in the hemisphere, and ``wo`` sampled by the BSDF or, every second one, by a cosine lobe; in both
+    hemispheres if the BSDF transmits. ``value`` is the BSDF times the cosine, for importance, and ``pdf`` the density
+    of ``wo``.
     """
 
     uv: Any
@@ -39,25 +41,25 @@ def draw(bsdf: Any, key: Key, samples: int) -> Reflections:
 
 
 def _drawn(bsdf: Any, u: list) -> tuple:
-    """The fields of :class:`Reflections`, by eight numbers."""
-    through = transmits(bsdf)
-    si, context = _interaction(u, through), _importance()
-    if not mi.has_flag(bsdf.flags(), mi.BSDFFlags.Null):  # a mask that is asked for the rest alone samples its holes
+    """The fields of :class:`Reflections`, from eight random numbers."""
+    transmitting = transmits(bsdf)
+    si, context = _interaction(u, transmitting), _importance()
+    if not mi.has_flag(bsdf.flags(), mi.BSDFFlags.Null):  # a mask samples its holes even if only the rest is requested
         context.type_mask = +mi.BSDFFlags.Smooth
-    own, weight = bsdf.sample(context, si, u[4], mi.Point2f(u[5], u[6]))
+    sample, weight = bsdf.sample(context, si, u[4], mi.Point2f(u[5], u[6]))
     lobe = mi.warp.square_to_cosine_hemisphere(mi.Point2f(u[5], u[6]))
-    if through:
+    if transmitting:
         lobe.z = dr.mulsign(lobe.z, u[7] - 0.75)
     first = u[7] < 0.5
-    wo = dr.select(first, own.wo, lobe)
+    wo = dr.select(first, sample.wo, lobe)
     value, density = bsdf.eval_pdf(context, si, wo)
-    height, seen = (dr.abs(wo.z), leaves(wo)) if through else (wo.z, wo.z > 0)
-    pdf = 0.5 * density + (0.25 if through else 0.5) / math.pi * height
-    drawn = (own.pdf > 0) & mi.has_flag(own.sampled_type, mi.BSDFFlags.Smooth)
-    if through:  # principled materials return directions that they refuse, with the density of other parts there
+    height, visible = (dr.abs(wo.z), leaves(wo)) if transmitting else (wo.z, wo.z > 0)
+    pdf = 0.5 * density + (0.25 if transmitting else 0.5) / math.pi * height
+    drawn = (sample.pdf > 0) & mi.has_flag(sample.sampled_type, mi.BSDFFlags.Smooth)
+    if transmitting:  # principled materials return rejected directions with the density of other parts
         drawn &= (dr.sum(weight) > 0) | (dr.sum(value) == 0)
     drawn |= ~first
-    valid = seen & (pdf > 0) & drawn & dr.isfinite(dr.sum(value)) & dr.isfinite(pdf)
+    valid = visible & (pdf > 0) & drawn & dr.isfinite(dr.sum(value)) & dr.isfinite(pdf)
     wo = dr.select(valid, wo, mi.Vector3f(0, 0, 1))
     return si.uv, si.wi, wo, dr.select(valid, value, 0), dr.select(valid, pdf, 1), valid
 
@@ -68,28 +70,28 @@ def transmits(bsdf: Any) -> bool:
 
 
 def find_eta(bsdf: Any, where: str) -> float | None:
-    """The refractive index below the surface relative to that above, as samples of ``bsdf`` have it; ``None`` if it
-    does not transmit. Raises ``ValueError`` if they have several.
+    """The refractive index below the surface relative to that above, from samples of ``bsdf``; ``None`` if it does not
+    transmit. Raises ``ValueError`` if samples have different ones.
     """
     if not transmits(bsdf):
         return None
     with dr.suspend_grad():
         u = uniform(7, Key(0), mi.Float, 4096)
         si, kinds = _interaction(u, True), +(mi.BSDFFlags.DiffuseTransmission | mi.BSDFFlags.GlossyTransmission)
-        own, _ = bsdf.sample(mi.BSDFContext(), si, u[4], mi.Point2f(u[5], u[6]))
-        passed = (own.pdf > 0) & ((own.sampled_type & kinds) != 0)
-        eta = dr.select(si.wi.z > 0, own.eta, dr.rcp(own.eta)).numpy()[passed.numpy()]
+        sample, _ = bsdf.sample(mi.BSDFContext(), si, u[4], mi.Point2f(u[5], u[6]))
+        passed = (sample.pdf > 0) & ((sample.sampled_type & kinds) != 0)
+        eta = dr.select(si.wi.z > 0, sample.eta, dr.rcp(sample.eta)).numpy()[passed.numpy()]
     if not len(eta):
         return 1.0
-    least, most = float(eta.min()), float(eta.max())
+    lowest, highest = float(eta.min()), float(eta.max())
     one = "learn the BSDFs inside by themselves"
-    same = most < least * (1 + 1e-4)
-    ensure(same, f"{where}: reference transmits with refractive indices from {least:g} to {most:g}; {one}.")
+    same = highest < lowest * (1 + 1e-4)
+    ensure(same, f"{where}: reference transmits with refractive indices from {lowest:g} to {highest:g}; {one}.")
     return float(eta[0]) if abs(eta[0] - 1) > 1e-6 else 1.0
 
 
 def check_reflects(bsdf: Any, where: str) -> None:
-    """Raise ``ValueError`` unless ``bsdf`` can be evaluated and reflects anything: at samples that a kernel draws."""
+    """Raise ``ValueError`` unless ``bsdf`` can be evaluated in a kernel and reflects anything."""
     try:
         with dr.suspend_grad():
             drawn = draw(bsdf, Key(0), 4096)
@@ -104,13 +106,13 @@ def check_reflects(bsdf: Any, where: str) -> None:
 
 
 def weights(bsdf: Any, key: Key, samples: int) -> Any:
-    """Luminance of the weights of samples of ``bsdf`` for importance, everywhere and from everywhere; 0 for directions
-    below a surface that only reflects.
+    """Luminance of the weights (for importance) of samples of ``bsdf``, at uniform points and directions of incidence;
+    0 for directions below a surface that only reflects.
     """
     u = uniform(7, key, mi.Float, samples)
-    own, weight = bsdf.sample(_importance(), _interaction(u, transmits(bsdf)), u[4], mi.Point2f(u[5], u[6]))
-    seen = (own.wo.z > 0) | mi.has_flag(bsdf.flags(), mi.BSDFFlags.Transmission)
-    return dr.select((own.pdf > 0) & seen, mi.luminance(weight), 0)
+    sample, weight = bsdf.sample(_importance(), _interaction(u, transmits(bsdf)), u[4], mi.Point2f(u[5], u[6]))
+    visible = (sample.wo.z > 0) | mi.has_flag(bsdf.flags(), mi.BSDFFlags.Transmission)
+    return dr.select((sample.pdf > 0) & visible, mi.luminance(weight), 0)
 
 
 def spread(bsdf: Any, key: Key, samples: int) -> Any:
@@ -122,15 +124,15 @@ def spread(bsdf: Any, key: Key, samples: int) -> Any:
 
 
 def _importance() -> Any:
-    """A context for importance instead of radiance: its energy is conserved in transmission."""
+    """A context for importance instead of radiance: importance conserves energy in transmission."""
     context = mi.BSDFContext()
     context.mode = mi.TransportMode.Importance
     return context
 
 
 def _interaction(u: list, both: bool) -> Any:
-    """A uniform point of the unit square in the plane z = 0, seen from a uniform direction above it, or on ``both``
-    sides, by four numbers.
+    """From four random numbers: a uniform point of the unit square in the plane z = 0, seen from a uniform direction
+    above it, or on ``both`` sides.
     """
     half = 2 * u[2] - dr.floor(2 * u[2]) if both else u[2]
     wi = mi.warp.square_to_uniform_hemisphere(mi.Point2f(half, u[3]))

@@ -1,4 +1,4 @@
-"""Where the parameters of a BSDF's lobes come from."""
+"""Parameters of a BSDF's lobes: constants, textures or a network."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .. import fields
 from . import lobes
 from .latent import Latent
 
-#: What a network of lobes is given of the direction of incidence: its components.
+#: Number of inputs of a network of lobes for the direction of incidence: its components.
 DIRECTION = 3
 
 
@@ -20,13 +20,13 @@ class Sampler(Latent):
     """Parameters of :mod:`.lobes` for points and directions of incidence.
 
     Args:
-        source: two or eight numbers for the same lobes everywhere; an ``Encoding`` of the texture coordinates with as
-            many outputs, or a built field of one, that :func:`.lobes.from_raw` makes them of; or a built field with
-            eight outputs and ``latent_features`` + 3 inputs, which are the latent code and the direction of incidence.
-            Fifteen numbers or outputs where there is ``eta``.
+        source: two or eight numbers, for the same lobes everywhere; an ``Encoding`` of the texture coordinates with as
+            many outputs, or a built field of one; or a built field with eight outputs and ``latent_features`` + 3
+            inputs, the latent code and the direction of incidence. With ``eta``, fifteen numbers or outputs.
+            :func:`.lobes.from_raw` maps outputs to parameters.
         latent_features: length of the code.
-        where: the function that error messages are about.
-        eta: of a decoder that transmits; parameters are then fifteen numbers and this one.
+        where: function for error messages.
+        eta: the refractive index of a decoder that transmits. Parameters are then fifteen numbers and ``eta``.
 
     Raises ``TypeError`` or ``ValueError`` for anything else.
     """
@@ -59,7 +59,7 @@ class Sampler(Latent):
         return self._complete(lobes.from_raw(params) if self.varies else params)
 
     def directional(self, code: list, wi: Any, active: Any = True) -> list:
-        """The parameters by the network of lobes; only if there is one."""
+        """The parameters from the network of lobes, which must exist."""
         assert self.field is not None
         raw = self.field([*dr.detach(code), *dr.detach(wi)], active=active)
         return self._complete(lobes.from_raw([type(wi.x)(v) for v in raw]))

@@ -1,4 +1,4 @@
-"""The perfectly specular parts of a material, which no function of directions is, kept as they are."""
+"""The perfectly specular parts of a material, which stay Mitsuba's: networks cannot learn delta functions."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Specular:
         ensure(bool(self.components), f"{where}: {name} has no perfectly specular part; one is needed.")
         masked, inner = bsdf.class_name() == "MaskBSDF", within(bsdf)
         alone = not (masked and len(self.components) > 1) and "MaskBSDF" not in [b.class_name() for b in inner]
-        cure = "learn the BSDF inside, and put what is learned into a mask"
-        ensure(alone, f"{where}: {name} has a mask among other specular parts or BSDFs, which is not kept; {cure}.")
+        hint = "learn the BSDF inside, and put what is learned into a mask"
+        ensure(alone, f"{where}: {name} has a mask among other specular parts or BSDFs, which is not kept; {hint}.")
         self.bsdf = bsdf
         self.flags = [bsdf.flags(i) for i in self.components]
         every = mi.BSDFContext()
-        # a mask answers to its type alone, and not to its number
+        # a mask selects components by type, not by number
         by_number = [(every.type_mask, i) for i in self.components]
         self._asked = [(+mi.BSDFFlags.Null, every.component)] if masked else by_number
         smooth = bsdf.flags() & mi.BSDFFlags.Smooth
@@ -49,24 +49,24 @@ class Specular:
         """``(bs, weight, share)``: where ``sample1`` is below ``share``, one of the components as Mitsuba samples it,
         with the probability ``bs.pdf``.
 
-        One component alone leaves nothing to chance: its reflectance depends on the point and ``si.wi`` only. The
-        shares are those of the light, if the rest reflects its diffuse reflectance of what is left, or sends on all of
-        it if it transmits.
+        A single component has no randomness: its reflectance depends only on the point and ``si.wi``. Shares are in
+        proportion to the reflected light, assuming that the rest reflects its diffuse reflectance of the remaining
+        light, or all of it if it transmits.
 
         Args:
-            enabled: numbers of the components asked for, counted among the specular ones; all by default.
+            enabled: numbers of the requested components, counted among the specular ones; all by default.
             rest: is anything else sampled? The components share all samples otherwise.
-            importance: is it importance that is carried?
+            importance: is importance transported, instead of radiance?
         """
         drawn, lights = [], []
         for k in range(len(self.components)) if enabled is None else enabled:
             mode = mi.TransportMode.Importance if importance else mi.TransportMode.Radiance
             context = mi.BSDFContext(mode, *self._asked[k])
             bs, weight = self.bsdf.sample(context, si, mi.Float(_LAST), mi.Point2f(0.5), active)
-            seen = mi.Bool(active) & (bs.pdf > 0) & mi.has_flag(bs.sampled_type, mi.BSDFFlags.Delta)
+            valid = mi.Bool(active) & (bs.pdf > 0) & mi.has_flag(bs.sampled_type, mi.BSDFFlags.Delta)
             if not mi.has_flag(self.flags[k], mi.BSDFFlags.BackSide):
-                seen &= si.wi.z > 0
-            weight = dr.select(seen, weight * bs.pdf, 0)
+                valid &= si.wi.z > 0
+            weight = dr.select(valid, weight * bs.pdf, 0)
             bs.sampled_component = mi.UInt32(k)
             drawn.append((bs, weight))
             lights.append(dr.detach(spectra.brightness(weight, si.wavelengths)))
@@ -87,17 +87,17 @@ class Specular:
 
 def within(bsdf: Any) -> list:
     """The BSDFs inside of ``bsdf``, and inside of those, outer ones first."""
-    return [found for bsdf in inside(bsdf) for found in (bsdf, *within(bsdf))]
+    return [part for bsdf in inside(bsdf) for part in (bsdf, *within(bsdf))]
 
 
 def inside(bsdf: Any) -> list:
     """The BSDFs that ``bsdf`` consists of."""
-    found: list = []
+    parts: list = []
 
     class Collect(mi.TraversalCallback):
         def put(self, name: str, value: Any, *flags: Any) -> None:
             if isinstance(value, mi.BSDF):
-                found.append(value)
+                parts.append(value)
 
     bsdf.traverse(Collect())
-    return found
+    return parts

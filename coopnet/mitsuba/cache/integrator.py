@@ -1,4 +1,4 @@
-"""The integrator whose paths end with a look into a radiance cache."""
+"""The integrator whose paths end in a radiance cache."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def RadianceCacheIntegrator() -> type:
                 return dr.fma(paths.weight, end, paths.radiance), paths.valid, []
 
         def __reduce__(self) -> Any:
-            cure = "ask the cache for another, cache.integrator()"
-            raise TypeError(f"RadianceCacheIntegrator: it belongs to a cache, and cannot be copied or pickled; {cure}.")
+            hint = "ask the cache for another, cache.integrator()"
+            raise TypeError(f"RadianceCacheIntegrator: it belongs to a cache, and cannot be copied or pickled; {hint}.")
 
         def to_string(self) -> str:
             return f"RadianceCacheIntegrator[{self.ending}, max_depth = {self.longest}]"

@@ -52,7 +52,7 @@ class RadianceCache:
     specular reflectance (3). Directions are unit vectors :math:`(v + 1) / 2` here, and pairs of angles there.
 
     Args:
-        scene: a ``mi.Scene`` of surfaces with at least one sensor. Media are not seen.
+        scene: a ``mi.Scene`` of surfaces with at least one sensor. Media are ignored.
         field: a built :class:`NeuralField` of 16 inputs and 3 outputs, or ``None`` for a hash grid of the position,
             spherical harmonics of the direction, and a network with two hidden layers of 32 units.
         factored: see above.
@@ -64,10 +64,10 @@ class RadianceCache:
         seed: of the initial weights and of all random numbers of the training.
 
     Raises:
-        TypeError: ``scene`` or ``field`` is something else.
+        TypeError: ``scene`` or ``field`` has another type.
         ValueError: a field that is not built, has other widths or is on another backend than the variant's; numbers
             out of range; a scene without sensor, or without a surface.
-        RuntimeError: no variant is set that fields run in.
+        RuntimeError: no variant is set, or one in which fields do not run.
 
     >>> cache = cn.mitsuba.RadianceCache(scene)
     >>> cache.train(500)
@@ -183,7 +183,7 @@ class RadianceCache:
         Args:
             vertices: a path ends after so many vertices that are no mirrors, at the next one. With 0, the cache is
                 evaluated at the first: there is only the noise of the pixel's filter, and the whole error of the cache
-                is seen. With 1, paths gather light over one bounce, which hides most of the error.
+                is visible. With 1, paths gather light over one bounce, which hides most of the error.
             spread: in place of ``vertices``, the constant :math:`c` of the paper's criterion, 0.01 there (see
                 :class:`Ending`).
             max_depth: largest number of segments of a path, for paths between mirrors; longer paths are cut.
@@ -206,8 +206,8 @@ class RadianceCache:
     # ---- files --------------------------------------------------------------
 
     def __reduce__(self) -> Any:
-        cure = "use save(path) and load(path, scene), or copy its field"
-        raise TypeError(f"{_WHERE}: a cache cannot be copied or pickled, since its scene cannot; {cure}.")
+        hint = "use save(path) and load(path, scene), or copy its field"
+        raise TypeError(f"{_WHERE}: a cache cannot be copied or pickled, since its scene cannot; {hint}.")
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the averaged field and the arguments of the cache with :func:`coopnet.save`; raises as that.

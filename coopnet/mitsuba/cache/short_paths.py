@@ -116,7 +116,7 @@ def trace(
         camera = s.depth == 0
         s.valid |= camera & hit
 
-        # light that the last direction met
+        # light of an emitter that was hit
         shown = s.active & ~camera if hide_emitters else s.active
         ds = mi.DirectionSample3f(scene, si, s.previous)
         pdf = scene.pdf_emitter_direction(s.previous, ds, shown & ~s.delta)
@@ -124,7 +124,7 @@ def trace(
         s.radiance = dr.fma(s.weight, mis * ds.emitter.eval(si, shown), s.radiance)
 
         bsdf = si.bsdf(mi.RayDifferential3f(s.ray))
-        rough = hit & mi.has_flag(bsdf.flags(), mi.BSDFFlags.Smooth)  # in Mitsuba's word: it has a lobe with a density
+        rough = hit & mi.has_flag(bsdf.flags(), mi.BSDFFlags.Smooth)  # Mitsuba: any lobe with a density
         cosine = dr.abs(dr.dot(si.n, s.ray.d))
         s.first = dr.select(camera, dr.square(si.t) / (4 * math.pi * cosine), s.first)
         step = dr.select(camera | s.delta, 0, si.t * dr.rsqrt(dr.maximum(s.pdf * cosine, 1e-12)))
@@ -142,7 +142,7 @@ def trace(
         s.end = dr.select(ends, Hit(s.ray, pi, mi.Bool(True)), s.end)
         s.active = hit & ~ends & (s.depth + 1 < longest)
 
-        # light that a direction towards an emitter meets, and the next direction
+        # emitter sampling, and the next direction
         sampled = s.active & rough
         ds, light = scene.sample_emitter_direction(si, sampler.next_2d(sampled), True, sampled)
         sampled &= ds.pdf != 0

@@ -58,8 +58,8 @@ def material(bsdf: Any, si: Any, active: Any) -> Material:
 
 
 def _has(bsdf: Any, name: str) -> bool:
-    found = bsdf.has_attribute(name)
-    return bool(found if isinstance(found, bool) else found[0])
+    mask = bsdf.has_attribute(name)
+    return bool(mask if isinstance(mask, bool) else mask[0])
 
 
 class Box(NamedTuple):
@@ -93,20 +93,20 @@ class Question:
     active: Any
 
 
-def inputs(si: Any, found: Material, box: Box) -> list:
+def inputs(si: Any, surface: Material, box: Box) -> list:
     """The 16 inputs of a radiance cache at ``si``, all in [0, 1], in the order of :data:`INPUTS`.
 
     Direction (to the viewer) and normal are unit vectors :math:`v` of the world as :math:`(v + 1) / 2`; roughness
     :math:`r` is :math:`1 - e^{-r}` (Müller et al. 2021, table 1, where directions are pairs of angles).
     """
-    normal = dr.select(dr.dot(si.n, si.to_world(si.wi)) < 0, -si.sh_frame.n, si.sh_frame.n)  # of the side that is seen
+    normal = dr.select(dr.dot(si.n, si.to_world(si.wi)) < 0, -si.sh_frame.n, si.sh_frame.n)  # of the visible side
     parts = [box.to_unit(si.p), 0.5 * si.to_world(si.wi) + 0.5, 0.5 * normal + 0.5]
-    roughness = 1 - dr.exp(-found.roughness)
-    return [c for v in parts for c in v] + [roughness, *found.diffuse, *found.specular]
+    roughness = 1 - dr.exp(-surface.roughness)
+    return [c for v in parts for c in v] + [roughness, *surface.diffuse, *surface.specular]
 
 
 class SurfaceRadiance(NamedTuple):
-    """Makes radiance of a field's output, which is in units of ``scale`` and, if ``factored``, of the reflectance."""
+    """Radiance from a field's output, which is in units of ``scale`` and, if ``factored``, of the reflectance."""
 
     box: Box
     factored: bool
@@ -115,9 +115,9 @@ class SurfaceRadiance(NamedTuple):
     def ask(self, si: Any, active: Any) -> Question:
         """The inputs with which a field is evaluated at the interactions ``si``."""
         active = mi.Bool(active) & si.is_valid()
-        found = material(si.bsdf(), si, active)
+        surface = material(si.bsdf(), si, active)
         unit = mi.Color3f(self.scale)
-        return Question(inputs(si, found, self.box), found.factor * unit if self.factored else unit, active)
+        return Question(inputs(si, surface, self.box), surface.factor * unit if self.factored else unit, active)
 
     def answer(self, field: NeuralField, question: Question, key: Key | None = None) -> Any:
         """The radiance by ``field``, which may be negative; 0 in inactive lanes."""

@@ -1,4 +1,4 @@
-"""The loop over bounces of ``neural_path``: a picture, or its derivative by path replay."""
+"""The loop over bounces of ``neural_path``: renders, or computes derivatives by path replay."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .vertex import Term, power_heuristic
 def trace(integrator, decoders, mode, scene, sampler, ray, adjoint, state, active):
     """Follow paths from ``ray``; arguments and results as Mitsuba's ``ADIntegrator.sample``.
 
-    Directions, random numbers and weights are those of Mitsuba's ``path``, in its order, so that both make the same
-    picture of the same seed. With a derivative ``mode``, paths are replayed: ``state`` is their radiance, from which
-    every vertex takes what it added (Vicini et al. 2021). Geometry and sampling are not differentiated.
+    Directions, random numbers and weights are those of Mitsuba's ``path``, in its order, so that both render the same
+    picture from the same seed. With a derivative ``mode``, paths are replayed: ``state`` is their radiance, from which
+    every vertex subtracts its contribution (Vicini et al. 2021). Geometry and sampling are not differentiated.
     """
     primal = mode == dr.ADMode.Primal
     max_depth, lanes = integrator.max_depth, dr.width(ray)
@@ -46,17 +46,17 @@ def trace(integrator, decoders, mode, scene, sampler, ray, adjoint, state, activ
     while dr.hint(active, max_iterations=max_depth, label=f"neural_path ({mode.name})", mode=how):
         si = pi.compute_surface_interaction(ray, ray_flags=mi.RayFlags.All)
 
-        # Light that is met, weighted against having sampled it from the vertex before
+        # Light of an emitter that was hit, weighted against emitter sampling at the previous vertex
         ds = mi.DirectionSample3f(scene, si=si, ref=previous)
         pdf = scene.pdf_emitter_direction(previous, ds, ~previous_delta)
         weight = throughput * power_heuristic(previous_pdf, pdf)
-        seen = active & (previous_pdf > 0)
+        visible = active & (previous_pdf > 0)
         if dr.hint(hide, mode="scalar"):
-            seen &= (depth > 0) | si.is_valid()
+            visible &= (depth > 0) | si.is_valid()
         with dr.resume_grad(when=not primal):
-            met = weight * ds.emitter.eval(si, seen)
+            emitted = weight * ds.emitter.eval(si, visible)
 
-        # Light that is sampled
+        # Emitter sampling
         active_next = active & (depth + 1 < max_depth) & si.is_valid()
         bsdf = si.bsdf(ray)
         smooth = active_next & mi.has_flag(bsdf.flags(), mi.BSDFFlags.Smooth)
@@ -64,29 +64,29 @@ def trace(integrator, decoders, mode, scene, sampler, ray, adjoint, state, activ
         smooth &= ds.pdf != 0
         toward = si.to_local(ds.d)
 
-        # The material: one call for all that needs no network, then the networks
+        # The material: one virtual call for all but the networks, then the networks
         samples = sampler.next_1d(), sampler.next_2d()
-        value, pdf, bs, factor, number, under, code, lobe = dr.dispatch(
+        value, pdf, bs, factor, number, below, code, lobe = dr.dispatch(
             bsdf, decoders.query, si, toward, *samples, active_next
         )
         if dr.hint(wavefront, mode="scalar"):
-            # networks are going to be evaluated in kernels of their own, before which this is not to be traced twice
-            dr.eval(met, light, toward, value, pdf, bs, factor, number, under, code, lobe, samples)
-        learned = number > 0  # where a network knows the value of the next direction
+            # networks run in separate kernels; evaluated before, so that these do not compute it again
+            dr.eval(emitted, light, toward, value, pdf, bs, factor, number, below, code, lobe, samples)
+        learned = number > 0  # where a network gives the value of the next direction
         if dr.hint(bool(decoders.decoders), mode="scalar"):
-            wi, onto = upright(under, [si.wi, toward])
+            wi, onto = upright(below, [si.wi, toward])
             wo, *densities, index = decoders.sample(number, lobe, code, wi, onto, *samples)
             pdf = dr.select(learned, densities[1], pdf)
             learned &= samples[0] >= lobe[2]
-            (bs.wo,) = dr.select(learned, upright(under, [wo]), [bs.wo])
+            (bs.wo,) = dr.select(learned, upright(below, [wo]), [bs.wo])
             bs.pdf = dr.select(learned, densities[0], bs.pdf)
             bs.eta = dr.select(learned, index, bs.eta)
             bs.sampled_type = dr.select(learned, mi.UInt32(mi.BSDFFlags.GlossyReflection), bs.sampled_type)
         share = throughput * dr.select(ds.delta, 1, power_heuristic(ds.pdf, pdf))
         direct = dr.select(smooth, share * light, 0)
-        L = L + met if primal else L - dr.detach(met)
-        wi, *pair = upright(under, [si.wi, toward, bs.wo])
-        pair[1] = dr.select(learned, pair[1], mi.Vector3f(0))  # in the surface, where networks are 0
+        L = L + emitted if primal else L - dr.detach(emitted)
+        wi, *pair = upright(below, [si.wi, toward, bs.wo])
+        pair[1] = dr.select(learned, pair[1], mi.Vector3f(0))  # tangent to the surface, where values are 0
         query = (number, code, wi, pair, key_at(integrator.key, depth, lanes), ray.wavelengths)
         if dr.hint(primal, mode="scalar"):
             networks = decoders.evaluate(*query)
@@ -96,7 +96,7 @@ def trace(integrator, decoders, mode, scene, sampler, ray, adjoint, state, activ
                 light = share * scene.eval_emitter_direction(si, ds, smooth)
                 codes, values = dr.dispatch(bsdf, decoders.attached, si, [toward, bs.wo], active_next)
             term = Term(direct, L, adjoint if mode == dr.ADMode.Backward else mi.Spectrum(1))
-            networks, tangent = _differentiate(mode, decoders, query, term, met, light, codes, values)
+            networks, tangent = _differentiate(mode, decoders, query, term, emitted, light, codes, values)
             adjoint = adjoint + tangent
         value = dr.select(number > 0, networks[0], value)
         factor = dr.select(learned, networks[1] * dr.select(bs.pdf > 0, dr.rcp(bs.pdf), 0), factor)
@@ -113,25 +113,25 @@ def trace(integrator, decoders, mode, scene, sampler, ray, adjoint, state, activ
         depth[si.is_valid()] += 1
 
         # Russian roulette
-        most = dr.max(throughput)
-        survival = dr.minimum(most * dr.square(eta), 0.95)
+        largest = dr.max(throughput)
+        survival = dr.minimum(largest * dr.square(eta), 0.95)
         roulette = depth >= integrator.rr_depth
         throughput[roulette] *= dr.rcp(survival)
         survives = sampler.next_1d() < survival
-        active = active_next & (most != 0) & (~roulette | survives)
+        active = active_next & (largest != 0) & (~roulette | survives)
         pi = scene.ray_intersect_preliminary(ray, coherent=False, reorder=primal, active=active)
 
     L = dr.select(valid, L, 0) if primal else L
     return L if primal else adjoint, valid, [], L
 
 
-def _differentiate(mode, decoders, query, term, met, light, codes, values):
-    """What a vertex adds to the gradients, or to the tangent of the radiance: ``(networks, tangent)``.
+def _differentiate(mode, decoders, query, term, emitted, light, codes, values):
+    """The contribution of a vertex to the gradients, or to the tangent of the radiance: ``(networks, tangent)``.
 
     Args:
         query: arguments of :meth:`SceneDecoders.evaluate`.
-        met, light: radiance of emitters, with derivatives; ``light`` still wants the material's value as a factor.
-        codes, values: what materials say, with derivatives.
+        emitted, light: radiance of emitters, hit and sampled, with derivatives. ``light`` is without the material.
+        codes, values: of materials, with derivatives.
     """
     number = query[0]
     tangent = mi.Spectrum(0)
@@ -141,13 +141,13 @@ def _differentiate(mode, decoders, query, term, met, light, codes, values):
         networks, slopes = decoders.backward(*query, term, any(moving))
     else:
         with dr.resume_grad():
-            moved = [_tangent(c, mi.Float) for c in codes]
-        networks, tangent = decoders.forward(*query, term, moved)
+            tangents = [_tangent(c, mi.Float) for c in codes]
+        networks, tangent = decoders.forward(*query, term, tangents)
     with dr.resume_grad():
         value = dr.select(number > 0, networks[0], dr.detach(values[0]))
-        rest = term.adjoint * (met + value * light) + dr.select(number > 0, 0, term(*values))
+        rest = term.adjoint * (emitted + value * light) + dr.select(number > 0, 0, term(*values))
         if mode == dr.ADMode.Backward:
-            # a sum whose derivative by the codes is what the networks say it is
+            # a term whose derivative by the codes is the networks' slopes
             rest[0] += sum(c * slope for c, slope in zip(codes, slopes, strict=True))
             if dr.grad_enabled(rest):
                 dr.backward_from(rest)
@@ -161,7 +161,7 @@ def _tangent(value: Any, kind: type) -> Any:
 
 
 def key_at(key: Key | None, depth: Any, lanes: int) -> Key | None:
-    """``key`` at a vertex: every one has an index of its own, unless the key says which."""
+    """``key`` at a vertex: each has its own index, unless the key has one."""
     if key is None or key.index is not None:
         return key
     return Key(key.seed, dr.arange(mi.UInt32, lanes) + depth * lanes, key.step)

@@ -1,4 +1,4 @@
-"""The decoders of a scene: which networks its materials share, and their values in the lanes that ask for them."""
+"""The decoders of a scene: the networks that its materials share, evaluated in the lanes that need them."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from ..bsdf.specular import inside
 from ..variants import made
 from .vertex import Term
 
-#: How lanes that need no network are kept out of it: see :class:`SceneDecoders`.
+#: How networks are evaluated only in lanes that need them: see :class:`SceneDecoders`.
 WAYS = ("auto", "branch", "mask", "call", "wavefront")
-#: Paths up to which ``"auto"`` takes derivatives turn by turn on GPUs: each takes about a kilobyte.
+#: Up to so many paths, ``"auto"`` computes derivatives bounce by bounce on GPUs. A path takes about a kilobyte.
 WAVEFRONT_PATHS = 1 << 24
 
-#: What following a derivative forward leaves alone: the tangents it started from, which later ones start from, too.
+#: Flags of a forward traversal that keeps the tangents of its inputs, which later traversals need, too.
 KEEP_INPUTS = dr.ADFlag.ClearInterior | dr.ADFlag.ClearEdges
 
 
 class SceneDecoders:
     """The distinct decoders among the materials of a scene, evaluated in the body of a loop over bounces.
 
-    There, weights are uniform: in a virtual call, every lane would fetch each of them through a pointer of its own. A
-    material names its decoder by a number: 0 for a material without one, else its place in ``decoders`` counted from 1.
+    In the loop, all lanes read the same weights. In a virtual call, every lane would fetch each weight through a
+    pointer of its own. Decoders have numbers: 0 for a material without one, otherwise the index in ``decoders`` plus 1.
 
     Args:
-        scene: a Mitsuba scene. Its shapes' materials are looked at, and both sides of a ``twosided``; those nested in
-            others are left to Mitsuba's calls.
-        way: ``"branch"`` skips a decoder where no lane of a packet or warp needs it; ``"mask"`` evaluates all of them
-            in all lanes; ``"call"`` evaluates them in one virtual call, and derivatives as ``"branch"``;
-            ``"wavefront"`` takes one turn of the loop after the other for all paths (Laine et al. 2013), and evaluates
-            each decoder in kernels of its own for the lanes that ask for it. ``"auto"`` takes ``"branch"`` on LLVM,
-            where calls fetch weights lane by lane. On CUDA the code of a network needs registers of its own beside that
-            of rays, and weight gradients are added up slowly there: it takes ``"call"`` for pictures, and
-            ``"wavefront"`` for derivatives that are not recorded.
+        scene: a Mitsuba scene. Materials of shapes are considered, and both sides of a ``twosided``. Materials nested
+            in others are evaluated in Mitsuba's virtual calls.
+        way: ``"branch"`` skips a decoder where no lane of a packet or warp needs it. ``"mask"`` evaluates all of them
+            in all lanes. ``"call"`` evaluates them in one virtual call, and derivatives as ``"branch"``.
+            ``"wavefront"`` computes one bounce of all paths after the other (Laine et al. 2013), and evaluates each
+            decoder in separate kernels for the lanes that need it. ``"auto"`` is ``"branch"`` on LLVM, where calls
+            fetch weights lane by lane. On CUDA, a network in the loop needs registers beside those of ray tracing, and
+            adds up weight gradients slowly, so ``"auto"`` is ``"call"`` for pictures, and ``"wavefront"`` for
+            derivatives that are not recorded.
         derivative: are derivatives taken?
         paths: the number of paths.
         upsampling: the table by which colors become spectra, in spectral variants.
@@ -66,10 +66,10 @@ class SceneDecoders:
         self._number, self._sampler_number = (
             {key: i + 1 for i, key in enumerate(kind)} for kind in (decoders, samplers)
         )
-        self.way = self._way(way, derivative, paths)
+        self.way = self._resolved(way, derivative, paths)
         self._codes = max((d.latent_features for d in self.decoders), default=0)
 
-    def _way(self, way: str, derivative: bool, paths: int) -> str:
+    def _resolved(self, way: str, derivative: bool, paths: int) -> str:
         recorded = frozen() or symbolic()
         if way == "wavefront" and recorded:
             raise RuntimeError(
@@ -83,33 +83,33 @@ class SceneDecoders:
         turn_by_turn = derivative and bool(self.decoders) and paths <= WAVEFRONT_PATHS and not recorded
         return "wavefront" if turn_by_turn else "call"
 
-    # ---- in virtual calls: what materials say --------------------------------------------------------------------
+    # ---- in virtual calls: queries of materials --------------------------------------------------------------------
 
     def query(self, bsdf: Any, si: Any, toward: Any, sample1: Any, sample2: Any, active: Any) -> tuple:
-        """All that a material says but what networks know.
+        """All of a material but what its networks compute.
 
         Args:
-            bsdf: the material; ``si`` the interaction, ``active`` the lanes that ask.
+            bsdf: the material; ``si`` the interaction, ``active`` the lanes.
             toward: direction of the light, in the local shading frame.
             sample1, sample2: one and two uniform numbers.
 
         Returns:
-            ``(value, pdf, bs, factor, number, under, code, lobe)``: value times cosine and density for ``toward``, a
+            ``(value, pdf, bs, factor, number, below, code, lobe)``: value times cosine and density for ``toward``; a
             sampled direction (``BSDFSample3f``) and value times cosine over density for it; the number of the decoder,
-            whether it sees the surface from below, the latent code, and what :meth:`sample` wants to know of the lobes.
-            Where there is a number, the first four wait for :meth:`sample` and :meth:`evaluate`, but for samples of a
-            perfectly specular part.
+            whether the surface is seen from below, the latent code, and the arguments of :meth:`sample` for the lobes.
+            In lanes with a decoder, :meth:`sample` and :meth:`evaluate` compute the first four, except for samples of
+            a perfectly specular part.
         """
         sides = self._sides.get(bsdf.ptr)
         if not sides:
             answer = bsdf.eval_pdf_sample(mi.BSDFContext(), si, toward, sample1, sample2, active)
             return *answer, mi.UInt32(0), mi.Bool(False), self._padded([]), self._no_lobes()
-        number, under, code, lobe, bs, reflectance = self._material(sides, si, sample1, active)
-        (bs.wo,) = upright(under, [bs.wo])
-        return mi.Spectrum(0), mi.Float(0), bs, reflectance, number, under, code, lobe
+        number, below, code, lobe, bs, reflectance = self._material(sides, si, sample1, active)
+        (bs.wo,) = upright(below, [bs.wo])
+        return mi.Spectrum(0), mi.Float(0), bs, reflectance, number, below, code, lobe
 
     def attached(self, bsdf: Any, si: Any, pair: list, active: Any) -> tuple:
-        """What a material says, to be differentiated: ``(code, values)`` for two directions; one or the other is 0."""
+        """``(code, values)`` of a material for two directions, with derivatives; one of the two is 0."""
         sides = self._sides.get(bsdf.ptr)
         if sides:
             return self._material(sides, si, mi.Float(0), active)[2], [mi.Spectrum(0), mi.Spectrum(0)]
@@ -117,10 +117,10 @@ class SceneDecoders:
         return self._padded([]), [bsdf.eval(context, si, wo, active) for wo in pair]
 
     def _material(self, sides: tuple, si: Any, sample1: Any, active: Any) -> tuple:
-        """``(number, under, code, lobe, bs, weight)`` of the side that ``si.wi`` is on; the last two are the sample of
+        """``(number, below, code, lobe, bs, weight)`` of the side that ``si.wi`` is on. The last two are the sample of
         perfectly specular parts.
         """
-        under = mi.Bool(False) if len(sides) == 1 else si.wi.z < 0
+        below = mi.Bool(False) if len(sides) == 1 else si.wi.z < 0
         materials = []
         for side in sides:
             code = side.latent(si.uv, active)
@@ -134,31 +134,31 @@ class SceneDecoders:
             bs.eta = 1
             bs.sampled_type = mi.UInt32(mi.BSDFFlags.GlossyReflection)
             if side.specular is not None:
-                seen = mi.SurfaceInteraction3f(si)
-                (seen.wi,) = upright(under, [si.wi])
-                mirrored, weight, share = side.specular.sample(seen, sample1, active)
+                turned = mi.SurfaceInteraction3f(si)
+                (turned.wi,) = upright(below, [si.wi])
+                mirrored, weight, share = side.specular.sample(turned, sample1, active)
                 bs = dr.select(share > 0, mirrored, bs)
             number = mi.UInt32(self._number[id(side.decoder)])
             materials.append((number, self._padded(code), (which, params, share), bs, weight))
-        number, *rest = materials[0] if len(sides) == 1 else dr.select(under, materials[1], materials[0])
-        return number, under, *rest
+        number, *rest = materials[0] if len(sides) == 1 else dr.select(below, materials[1], materials[0])
+        return number, below, *rest
 
     def _no_lobes(self) -> tuple:
-        """``(sampler, parameters, share)``: the number of a network of lobes, or the parameters that one would say; and
-        the share of samples that a perfectly specular part gets.
+        """``(sampler, parameters, share)``, all 0: the number of a network of lobes, the parameters of lobes, and the
+        share of samples that a perfectly specular part gets.
         """
         return mi.UInt32(0), [mi.Float(0)] * self._lobes, mi.Float(0)
 
     def _padded(self, code: list) -> list:
-        """A latent code with zeros up to the length that the longest of the scene has."""
+        """A latent code, with zeros up to the length of the longest in the scene."""
         return [*code, *[mi.Float(0)] * (self._codes - len(code))]
 
-    # ---- in the loop: what networks know -------------------------------------------------------------------------
+    # ---- in the loop: networks -----------------------------------------------------------------------------------
 
     def sample(self, number: Any, lobe: tuple, code: list, wi: Any, toward: Any, sample1: Any, sample2: Any) -> tuple:
-        """``(wo, pdf, density, eta)``: a direction from the lobes with its density, that of ``toward``, and the
-        refractive index on the side of ``wo`` relative to that of ``wi``, in lanes with a decoder; ``pdf`` is 0 where
-        ``sample1`` chooses a perfectly specular part.
+        """``(wo, pdf, density, eta)`` in lanes with a decoder: a direction sampled from the lobes, its density, the
+        density of ``toward``, and the refractive index on the side of ``wo`` relative to that of ``wi``. ``pdf`` is 0
+        where ``sample1`` chooses a perfectly specular part.
 
         Args:
             number, lobe, code: what :meth:`query` returned.
@@ -207,11 +207,11 @@ class SceneDecoders:
     ) -> tuple:
         """``(values, slopes)``: values as :meth:`evaluate`, and the gradient of ``term`` by the codes.
 
-        That by weights goes into the fields. Both are taken in the branch itself, which leaves Dr.Jit no conditional
-        to differentiate.
+        The gradient by weights is added to the fields. Both are computed inside the branch, so that Dr.Jit has no
+        conditional to differentiate.
 
         Args:
-            codes: is the gradient by codes wanted? It is 0 otherwise.
+            codes: compute the gradient by codes? It is 0 otherwise.
         """
 
         def body(decoder: Any, code: list, wi: Any, pair: list, key: Any, wavelengths: Any, term: Term) -> tuple:
@@ -229,19 +229,19 @@ class SceneDecoders:
         return self._each(self.decoders, number, body, state, code, wi, pair, key, wavelengths, term)
 
     def forward(
-        self, number: Any, code: list, wi: Any, pair: list, key: Key | None, wavelengths: Any, term: Term, moved: list
+        self, number: Any, code: list, wi: Any, pair: list, key: Key | None, wavelengths: Any, term: Term, dcodes: list
     ) -> tuple:
-        """``(values, tangent)``: values as :meth:`evaluate`, and the tangent of ``term``, for tangents of codes."""
+        """``(values, tangent)``: values as :meth:`evaluate`, and the tangent of ``term`` for ``dcodes`` of codes."""
 
         def body(
-            decoder: Any, code: list, wi: Any, pair: list, key: Any, wavelengths: Any, term: Term, moved: list
+            decoder: Any, code: list, wi: Any, pair: list, key: Any, wavelengths: Any, term: Term, dcodes: list
         ) -> tuple:
-            # Networks in loops keep their weights' gradients for the end of the loop, which cannot be followed forward
-            # inside it; on the built-in path, Dr.Jit differentiates their operations one by one.
+            # Networks in loops add up weight gradients until the loop ends, which forward mode inside it cannot use; on
+            # the built-in path, Dr.Jit differentiates their operations one by one.
             with dr.resume_grad(), gradient_path("builtin"):
                 leaves = _leaves(code, wi)
                 dr.enable_grad(leaves)
-                for leaf, tangent in zip(leaves, moved, strict=False):
+                for leaf, tangent in zip(leaves, dcodes, strict=False):
                     dr.set_grad(leaf, tangent)
                 values = self._values(decoder, leaves, wi, pair, key, wavelengths)
                 tangent = mi.Spectrum(0)
@@ -250,12 +250,12 @@ class SceneDecoders:
             return dr.detach(values), tangent
 
         state = _black(), mi.Spectrum(0)
-        return self._each(self.decoders, number, body, state, code, wi, pair, key, wavelengths, term, moved)
+        return self._each(self.decoders, number, body, state, code, wi, pair, key, wavelengths, term, dcodes)
 
     def _each(
         self, networks: list, number: Any, body: Callable, state: Any, code: list, *args: Any, derivative: bool = True
     ) -> Any:
-        """What ``body(network, code, *args)`` returns in the lanes of every network, and ``state`` in those of none."""
+        """``body(network, code, *args)`` in the lanes of each network, and ``state`` in lanes without one."""
         if self.way == "call" and networks and not derivative:
             bodies = [lambda state, *_: state, *(_with(body, network) for network in networks)]
             return dr.switch(number, bodies, state, code, *args)
@@ -287,12 +287,12 @@ class SceneDecoders:
 
 
 def upright(under: Any, directions: list) -> list:
-    """Local ``directions`` mirrored in the surface where ``under``."""
+    """Local ``directions``, mirrored in the surface where ``under``."""
     return [type(w)(w.x, w.y, dr.select(under, -w.z, w.z)) for w in directions]
 
 
 def _sides(bsdf: Any) -> tuple:
-    """The neural materials that ``bsdf`` consists of: one, or front and back of a ``twosided``; or none."""
+    """The neural materials in ``bsdf``: one, front and back of a ``twosided``, or none."""
     neural = made("NeuralBSDF")
     if isinstance(bsdf, neural):
         return (bsdf,)
@@ -311,5 +311,5 @@ def _black() -> list:
 
 
 def _leaves(values: list, like: Any) -> list:
-    """``values`` as variables of their own, with a lane for each of ``like``'s, so that gradients are, too."""
+    """``values`` as new variables, as wide as ``like``, so that their gradients are as wide, too."""
     return [dr.select(like.x == like.x, dr.detach(v), 0) for v in values]

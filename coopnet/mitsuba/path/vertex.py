@@ -26,8 +26,7 @@ def ratio(value: Any) -> Any:
 
 @dataclass
 class Term:
-    r"""The part of a vertex in the derivative of a path's radiance: through sampled light, and through the rest of the
-    path.
+    r"""The part of a vertex in the derivative of a path's radiance: by sampled light, and by the rest of the path.
 
     .. math:: a\,(d\,f + (L - d\,\bar f)\,g / \bar g)
 

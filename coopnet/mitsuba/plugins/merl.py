@@ -35,7 +35,7 @@ def MERL() -> type:
             TypeError: ``filename`` is neither string nor path.
             ValueError: the file is no MERL file, truncated, or damaged.
             OSError: the file cannot be read.
-            RuntimeError: no variant is set, or one that fields do not run in.
+            RuntimeError: no variant is set, or one in which fields do not run.
 
         >>> gold = cn.mitsuba.MERL("gold-metallic-paint.binary")
         """

@@ -24,7 +24,7 @@ from ..fields import check_sizes
 from ..variants import per_variant, remade
 from .named_objects import object_named, object_or_file
 
-#: Lobes of a BSDF that is not told any: of a reflection, and of what transmits.
+#: Default lobes, without and with transmission.
 LOBES = (0.5, 0.3)
 LOBES_THROUGH = (0.0, 0.2, 0.0, 0.0, 0.5, 0.15, *[0.3] * 9)
 
@@ -34,27 +34,28 @@ def NeuralBSDF() -> type:
     class NeuralBSDF(mi.BSDF):
         r"""A BSDF that a :class:`Decoder`, which several may share, computes from a latent code of each surface point.
 
-        Its samples come from an analytic mixture of lobes (:mod:`coopnet.mitsuba.bsdf.lobes`), so that values, samples
-        and densities are consistent whatever the weights. It reflects on the front side only; Mitsuba's ``twosided``
-        makes it two of them. With a decoder that has ``eta`` it reflects and transmits on both sides. As a plugin it is
-        called ``neural_bsdf``, with ``filename`` (a file of :meth:`save`, or a checkpoint of a decoder without latent
-        code), or names from :func:`hand_over` as ``decoder``, ``latent`` and ``lobes``; or numbers ``specular`` and
-        ``alpha`` instead of the latter.
+        Directions are sampled from an analytic mixture of lobes (:mod:`coopnet.mitsuba.bsdf.lobes`), so that values,
+        samples and densities are consistent for any weights. It reflects on the front side only; use Mitsuba's
+        ``twosided`` for both sides. With a decoder that has ``eta``, it reflects and transmits on both sides.
+
+        The plugin is called ``neural_bsdf``. It takes ``filename`` (a file of :meth:`save`, or a checkpoint of a
+        decoder without latent code), or names from :func:`hand_over` as ``decoder``, ``latent`` and ``lobes``. Instead
+        of ``lobes`` it also takes the numbers ``specular`` and ``alpha``.
 
         Args:
             decoder: a :class:`Decoder`; several BSDFs may share one.
             latent: the code: ``None``, ``decoder.latent_features`` numbers, or an encoding of the texture coordinates,
                 which repeat in unit squares, or a built field of one.
             lobes: the parameters of the lobes: weight of a glossy lobe in [0, 1] and its roughness in [0.02, 1], or the
-                eight numbers of :data:`coopnet.mitsuba.bsdf.lobes.PARAMETERS`, or fifteen if the decoder transmits; or
-                an encoding of the texture coordinates with as many outputs, from which
-                :func:`coopnet.mitsuba.bsdf.lobes.from_raw` makes them; or a built field of
+                eight numbers of :data:`coopnet.mitsuba.bsdf.lobes.PARAMETERS`, or fifteen if the decoder transmits. Or
+                an encoding of the texture coordinates with as many outputs; or a built field of
                 ``decoder.latent_features`` + 3 inputs, latent code and direction of incidence, and eight or fifteen
-                outputs. ``None`` for lobes of medium width.
+                outputs; :func:`coopnet.mitsuba.bsdf.lobes.from_raw` maps outputs to parameters. ``None``: lobes of
+                medium width.
             key: turns dropout on. Mitsuba's own integrators evaluate BSDFs in virtual calls, where it needs an index.
-            specular: a BSDF of Mitsuba's, such as ``plastic``, ``dielectric`` or ``mask``, whose perfectly specular
-                parts are added as they are. In a scene it is a BSDF inside of this one. Files leave it out, and ask
-                for it.
+            specular: a BSDF of Mitsuba, such as ``plastic``, ``dielectric`` or ``mask``, whose perfectly specular
+                parts are added. In a scene it is nested in this one. Files do not contain it; pass it again when
+                loading.
 
         Raises:
             TypeError, ValueError: arguments that do not fit each other or the variant.
@@ -101,8 +102,8 @@ def NeuralBSDF() -> type:
         # ---- shading --------------------------------------------------------
 
         def material(self, si: Any, active: Any = True) -> tuple[list, list]:
-            """What a renderer needs to shade ``si``: the latent code, ``decoder.latent_features`` arrays, and the
-            parameters of the lobes. The decoder is not evaluated.
+            """The latent code at ``si``, ``decoder.latent_features`` arrays, and the parameters of the lobes. The
+            decoder is not evaluated.
             """
             code = self.latent(si.uv, active)
             return code, self.lobes.parameters(si.uv, code, si.wi, active)
@@ -116,11 +117,11 @@ def NeuralBSDF() -> type:
             value = self._value(ctx, code, si, wo, smooth)
             bs = dr.zeros(mi.BSDFSample3f)
             bs.wo, bs.pdf, bs.eta = wo, dr.select(smooth, rest * pdf, 0), self._index(si.wi, wo)
-            through = si.wi.z * wo.z < 0 if self.smooth_components == 2 else mi.Bool(False)
+            transmitted = si.wi.z * wo.z < 0 if self.smooth_components == 2 else mi.Bool(False)
             bs.sampled_type = dr.select(
-                through, mi.UInt32(+mi.BSDFFlags.GlossyTransmission), mi.UInt32(+mi.BSDFFlags.GlossyReflection)
+                transmitted, mi.UInt32(+mi.BSDFFlags.GlossyTransmission), mi.UInt32(+mi.BSDFFlags.GlossyReflection)
             )
-            bs.sampled_component = dr.select(through, mi.UInt32(1), mi.UInt32(0))
+            bs.sampled_component = dr.select(transmitted, mi.UInt32(1), mi.UInt32(0))
             weight = value * dr.select(smooth, 1 / bs.pdf, 0)
             if self.specular is None:
                 return bs, weight
@@ -214,9 +215,9 @@ def NeuralBSDF() -> type:
             files.save(path, self.decoder, self.latent, self.lobes, self.specular is not None)
 
         def as_material(self) -> Reflection:
-            """What :func:`coopnet.export` writes: :meth:`eval` without dropout, and neither samples nor densities.
+            """The part that :func:`coopnet.export` writes: :meth:`eval` without dropout, and no sampling.
 
-            The BSDF times the cosine, in 1/sr, of (u, v) and both directions in the shading frame:
+            It is the BSDF times the cosine, in 1/sr, of (u, v) and both directions in the shading frame:
             :class:`coopnet.interop.export.Reflection` has the formula. Raises ``ValueError`` for a material that
             transmits or has a perfectly specular part.
 

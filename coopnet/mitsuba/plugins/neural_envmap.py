@@ -109,11 +109,11 @@ def NeuralEnvmap() -> type:
 
         def _values(self, local: list, key: Key | None, active: Any) -> list:
             """The color of the light from the direction ``local``, in the frame of the field."""
-            asked = local
+            coordinates = local
             if self.coordinates == "uv":
-                asked = [dr.atan2(local[0], -local[2]) * (0.5 / dr.pi), dr.safe_acos(local[1]) / dr.pi]
-                asked[0] -= dr.floor(asked[0])
-            return [self.scale * dr.maximum(mi.Float(v), 0) for v in self.field(asked, key, active)]
+                coordinates = [dr.atan2(local[0], -local[2]) * (0.5 / dr.pi), dr.safe_acos(local[1]) / dr.pi]
+                coordinates[0] -= dr.floor(coordinates[0])
+            return [self.scale * dr.maximum(mi.Float(v), 0) for v in self.field(coordinates, key, active)]
 
         def _light(self, direction: Any, wavelengths: Any, active: Any) -> Any:
             """The radiance from a ``direction`` of the world."""
@@ -157,8 +157,8 @@ def NeuralEnvmap() -> type:
             return ray, light * weight * dr.select(baked > 0, dr.rcp(baked), 0)
 
         def sample_wavelengths(self, si: Any, sample: Any, active: Any = True) -> tuple:
-            """Wavelengths as daylight has them, and the light from the point ``si.uv`` of the picture, over their
-            density; without wavelengths, that light."""
+            """Wavelengths sampled like daylight, and the light from the point ``si.uv`` of the picture divided by
+            their density; only the light in variants without wavelengths."""
             color = self._values(_direction(*si.uv), self.key, active)
             if not mi.is_spectral:
                 return mi.Color0f(), spectra.unbounded(color, None, None)

@@ -100,7 +100,7 @@ def NeuralMedium() -> type:
             """Density, albedo, and the light emitted per unit length at ``mei``, back along its ray."""
             y, inside = self.placed(mei.p, -mei.wi, key, active)
             color = [FUNCTIONS[self.color](v) for v in y[1:]]
-            sigma = dr.select(inside, self._cut(y[0]), 0)
+            sigma = dr.select(inside, self._clamped(y[0]), 0)
             scattered = color[:3] if len(y) == 7 or (len(y) == 4 and self.light == "scattered") else []
             emitted = color[3:] if len(y) == 7 else color if self.light == "emitted" else []
             albedo, light = mi.UnpolarizedSpectrum(self.albedo), mi.UnpolarizedSpectrum(0)
@@ -110,7 +110,7 @@ def NeuralMedium() -> type:
                 light = sigma * spectra.emitted([dr.maximum(v, 0) for v in emitted], mei.wavelengths, self.upsampling)
             return sigma, albedo, light
 
-        def _cut(self, y: Any) -> Any:
+        def _clamped(self, y: Any) -> Any:
             return dr.minimum(self.scale * FUNCTIONS[self.density](y), self.largest)
 
         def get_majorant(self, mei: Any, active: Any = True) -> Any:

@@ -19,7 +19,7 @@ COORDINATES = {"uv": 2, "position": 3}
 #: Ways to treat coordinates beyond [0, 1], as in Mitsuba's bitmaps.
 WRAP_MODES = ("repeat", "mirror", "clamp")
 
-#: Share of the points of area lights that are uniform, so that places where the picture is black are sampled, too.
+#: Share of uniform points on area lights, so that black parts of the picture are sampled, too.
 _FLOOR = 0.05
 
 #: Points per axis at which the mean is taken, by number of coordinates.
@@ -38,7 +38,7 @@ def NeuralTexture() -> type:
         Args:
             field: a built field with 1 or 3 outputs (grey, or linear RGB).
             coordinates: ``"uv"``, two inputs, or ``"position"``, three.
-            transform: an affine ``mi.ScalarTransform4f`` applied to them (to ``(u, v, 0)``), such as one that takes
+            transform: an affine ``mi.ScalarTransform4f`` applied to them (to ``(u, v, 0)``), such as one that maps
                 the bounding box of a shape to the unit cube; ``None`` for none.
             repeat: take ``"uv"`` modulo 1, after the transform, or as they are. Ignored for positions.
             clamp: cut values to [0, 1], as reflectances must be. A value that is cut has no gradient. For radiances,
@@ -134,8 +134,8 @@ def NeuralTexture() -> type:
             ensure(not self.wavelengths, f"{spectrum}.", RuntimeError)
 
         def sample_spectrum(self, si: Any, sample: Any, active: Any = True) -> tuple[Any, Any]:
-            """Wavelengths, if the variant has any, and :meth:`eval` over their density: what paths from an emitter ask
-            of its radiance."""
+            """Wavelengths, if the variant has any, and :meth:`eval` divided by their density, for paths from an
+            emitter."""
             if not mi.is_spectral:
                 return mi.Color0f(), self.eval(si, active)
             extent, si = spectra.LONGEST - spectra.SHORTEST, mi.SurfaceInteraction3f(si)

@@ -43,7 +43,7 @@ def path_replay() -> type:
             self, scene: Any, params: Any, grad_in: Any, sensor: Any = 0, seed: Any = 0, spp: int = 0
         ) -> None:
             fields = self.fields(scene)
-            # Every iteration of the loop is differentiated by itself, so this context has to sum the banks.
+            # Every iteration of the loop is differentiated separately, so this context has to sum the banks.
             with gradient_banks(*fields, banks=self.banks or None) if fields else contextlib.nullcontext():
                 super().render_backward(scene, params, grad_in, sensor, seed, spp)
 

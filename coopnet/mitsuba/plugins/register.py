@@ -1,4 +1,4 @@
-"""Mitsuba's list of plugins."""
+"""Registration of plugins in Mitsuba."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import mitsuba as mi
 from ...jit.native.plain_errors import fail
 from .. import variants
 
-#: Name of a plugin -> Mitsuba's function that registers its kind, and the class, made for each variant. Its
-#: ``from_properties`` makes an instance of a scene's ``mi.Properties``.
+#: By name of a plugin: Mitsuba's function that registers its kind, and the name of the class, of which each variant has
+#: one. Its ``from_properties`` makes an instance from the ``mi.Properties`` of a scene.
 PLUGINS: dict[str, tuple[str, str]] = {
     "neural_texture": ("register_texture", "NeuralTexture"),
     "neural_bsdf": ("register_bsdf", "NeuralBSDF"),
@@ -36,8 +36,8 @@ def register() -> None:
     """Make the plugins known to Mitsuba: ``neural_texture``, ``neural_bsdf``, ``neural_path``, ``neural_volume``,
     ``neural_phase``, ``neural_medium``, ``neural_envmap``, ``neural_volpath`` and ``merl``.
 
-    This holds for the variant that is set and all that are set later. In variants in which fields do not run, making a
-    plugin raises an error that says so. The function may be called again.
+    They are registered in the variant that is set, and in all that are set later. In variants in which fields do not
+    run, loading such a plugin raises an error that says so. Calling this again does nothing.
 
     >>> cn.mitsuba.register()
     >>> texture = mi.load_dict({"type": "neural_texture", "field": cn.mitsuba.hand_over("wood", field)})
@@ -59,7 +59,7 @@ def _changed(_: Any, variant: str | None) -> None:
                 getattr(mi, function)(name, functools.partial(_make, cls))
             elif (name, variant) != _NO_TEXTURE:
                 message = f"{name}: {variants.unfit(variant)}".encode()
-                # Mitsuba's parser turns an error of Python into its own, with the traceback in the message
+                # an exception raised in Python would put its traceback into the message of Mitsuba's parser
                 getattr(mi, function)(name, functools.partial(fail, RuntimeError, message))
 
 

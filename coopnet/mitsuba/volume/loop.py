@@ -1,4 +1,4 @@
-"""The loop of ``neural_volpath``: a picture, or its derivative by path replay."""
+"""The loop of ``neural_volpath``: renders, or computes derivatives by path replay."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def trace(integrator, media, mode, scene, sampler, ray, adjoint, state, active):
 
     Distances are sampled by a majorant that is the same for all colors. At a collision, a path is either scattered or
     goes straight on, with probabilities in proportion to the coefficients; absorption lowers its weight (Galtier et al.
-    2013). In backward ``mode``, paths are replayed: ``state`` is their whole radiance, from which everything that a
-    path meets is subtracted again (Vicini et al. 2021).
+    2013). In backward ``mode``, paths are replayed: ``state`` is their radiance, from which every contribution of a
+    path is subtracted (Vicini et al. 2021).
     """
     primal = mode == dr.ADMode.Primal
     max_depth, key = integrator.max_depth, integrator.path_key(dr.width(ray))
@@ -53,9 +53,9 @@ def trace(integrator, media, mode, scene, sampler, ray, adjoint, state, active):
             mean_free = dr.select(met, dr.rcp(majorant), 0)
             light = throughput * emitted * mean_free
         L = L + light if primal else L - dr.detach(light)
-        through = dr.maximum(majorant - dr.detach(sigma_t), 0)
-        share, rest = dr.mean(dr.detach(sigma_s)), dr.mean(through)
-        share = dr.select(rest > 0, share / (share + rest), 1)  # where all is absorbed, a path ends
+        sigma_n = dr.maximum(majorant - dr.detach(sigma_t), 0)
+        share, rest = dr.mean(dr.detach(sigma_s)), dr.mean(sigma_n)
+        share = dr.select(rest > 0, share / (share + rest), 1)  # total absorption ends a path
         scattered = met & (sampler.next_1d() < share)
         passed = met & ~scattered
         with dr.resume_grad(when=not primal):
@@ -73,20 +73,20 @@ def trace(integrator, media, mode, scene, sampler, ray, adjoint, state, active):
         passed &= active
         valid |= scattered
 
-        # Light that is met at the surface
+        # Light of an emitter that was hit
         reached = active & ~met
         emitter = si.emitter(scene)
-        shown = reached & (emitter != None) & ((depth > 0) | (not integrator.hide_emitters))  # noqa: E711 - of lanes
+        visible = reached & (emitter != None) & ((depth > 0) | (not integrator.hide_emitters))  # noqa: E711 - of lanes
         ds = mi.DirectionSample3f(scene, si, previous)
-        pdf = scene.pdf_emitter_direction(previous, ds, shown & ~previous_delta)
+        pdf = scene.pdf_emitter_direction(previous, ds, visible & ~previous_delta)
         with dr.resume_grad(when=not primal):
-            light = throughput * power_heuristic(previous_pdf, pdf) * emitter.eval(si, shown)
+            light = throughput * power_heuristic(previous_pdf, pdf) * emitter.eval(si, visible)
             if dr.hint(not primal, mode="scalar"):
                 _back(adjoint * light)
         L = L + light if primal else L - dr.detach(light)
         reached &= si.is_valid()
 
-        # Light that is sampled, from a surface or from a point of the medium
+        # Emitter sampling, at a surface or in the medium
         bsdf = si.bsdf(ray)
         phase = dr.select(scattered, medium.phase_function(), dr.zeros(mi.PhaseFunctionPtr))
         context, phase_context = mi.BSDFContext(), mi.PhaseFunctionContext(sampler)
@@ -103,7 +103,7 @@ def trace(integrator, media, mode, scene, sampler, ray, adjoint, state, active):
         behind[of_surface & si.is_medium_transition()] = si.target_medium(ds.d)
         toward = vertex.spawn_ray_to(ds.p)
         replay = sampler.clone()  # draws the same numbers once more
-        clear = _seen(media, scene, sampler if primal else replay, toward, behind, key, asks, None)
+        clear = _transmittance(media, scene, sampler if primal else replay, toward, behind, key, asks, None)
         with dr.resume_grad(when=not primal):
             surface, surface_pdf = bsdf.eval_pdf(context, si, si.to_local(ds.d), of_surface)
             volume, volume_pdf = phase.eval_pdf(phase_context, mei, ds.d, of_medium)
@@ -117,7 +117,7 @@ def trace(integrator, media, mode, scene, sampler, ray, adjoint, state, active):
                 _back(adjoint * light)
         L = L + light if primal else L - dr.detach(light)
         if dr.hint(not primal, mode="scalar"):
-            _seen(media, scene, sampler, toward, behind, key, asks, adjoint * dr.detach(light))
+            _transmittance(media, scene, sampler, toward, behind, key, asks, adjoint * dr.detach(light))
 
         # The next direction
         out, onward, volume_pdf = phase.sample(phase_context, mei, sampler.next_1d(), sampler.next_2d(), scattered)
@@ -167,7 +167,7 @@ def _collide(media, medium, ray, surface, sample, active):
 
 
 @dr.syntax
-def _seen(media, scene, sampler, ray, medium, key, active, adjoint):
+def _transmittance(media, scene, sampler, ray, medium, key, active, adjoint):
     """The transmittance along ``ray``, by ratio tracking (Novák et al. 2014).
 
     With an ``adjoint``, its derivative times the adjoint is added to the gradients of the media.

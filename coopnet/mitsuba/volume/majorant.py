@@ -1,4 +1,4 @@
-"""The largest density of a medium: measured at random points, and found to be exceeded at others."""
+"""The largest density of a medium: measured at random points, and checked at others."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def measured(values: Callable[[list], Any]) -> float:
     u = uniform(3, Key(0), mi.Float, POINTS, stream=POINT_STREAM)
     first = values(u).numpy()
     densest = np.argpartition(first, -DENSEST)[-DENSEST:].astype(np.uint32)
-    place = dr.repeat(mi.UInt32(densest), AROUND)
+    cell = dr.repeat(mi.UInt32(densest), AROUND)
     offsets = uniform(3, Key(0, step=1), mi.Float, DENSEST * AROUND, stream=POINT_STREAM)
     side = POINTS ** (-1 / 3)
     around = [
-        dr.clip(dr.gather(mi.Float, x, place) + (v - 0.5) * 2 * side, 0, 1) for x, v in zip(u, offsets, strict=True)
+        dr.clip(dr.gather(mi.Float, x, cell) + (v - 0.5) * 2 * side, 0, 1) for x, v in zip(u, offsets, strict=True)
     ]
     second = values(around).numpy()
     return MARGIN * float(max(first.max(), second.max(), 1e-6))

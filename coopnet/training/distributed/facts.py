@@ -71,15 +71,15 @@ def compare_batches(replicas: Replicas, step: Any, drawn: Any) -> None:
     """
     if replicas.alone or samples_by_index(step.batch) is not None:
         return
-    own: list = []
+    entries: list = []
     with replicas.noting():
-        own = _entries(step, drawn)
-    found = replicas.exchange("the first batch", own)
-    for rank, other in enumerate(found):
-        if what := _difference(found[0], other, rank):
+        entries = _entries(step, drawn)
+    gathered = replicas.exchange("the first batch", entries)
+    for rank, other in enumerate(gathered):
+        if difference := _difference(gathered[0], other, rank):
             replicas.failed = True
-            cure = "have all read the same data, or draw by number: coopnet.training.by_index"
-            raise ValueError(f"fit: the processes differ: {what}; {cure}.")
+            hint = "have all read the same data, or draw by number: coopnet.training.by_index"
+            raise ValueError(f"fit: the processes differ: {difference}; {hint}.")
 
 
 def _entries(step: Any, drawn: Any) -> list[tuple[int, list[float]]]:
@@ -93,7 +93,7 @@ def _entries(step: Any, drawn: Any) -> list[tuple[int, list[float]]]:
 
 def _difference(first: list, other: list, rank: int) -> str:
     """How the batches of two processes differ, in words."""
-    sizes = [[size for size, _ in found] for found in (first, other)]
+    sizes = [[size for size, _ in entries] for entries in (first, other)]
     if sizes[0] != sizes[1]:
         return f"the arrays of a batch have {shown(sizes[0])} entries on process 0 and {shown(sizes[1])} on {rank}"
     for i, ((size, a), (_, b)) in enumerate(zip(first, other, strict=True)):

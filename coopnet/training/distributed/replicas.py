@@ -66,20 +66,20 @@ class Replicas:
         """
         if self.alone:
             return [value]
-        told = None if self.error is None else _said(self.error)
+        message = None if self.error is None else _message(self.error)
         self.failed = True  # until it is known that no process has failed
-        found = self.group.gather((what, told, value))
+        gathered = self.group.gather((what, message, value))
         if self.error is not None:
             raise self.error
         size = self.group.size
-        for rank, (other, error, _) in enumerate(found):
+        for rank, (other, error, _) in enumerate(gathered):
             if error is not None:
                 raise RuntimeError(f"fit: process {rank} of {size} failed: {error}")
             if other != what:
                 order = f"process {rank} of {size} has come to {shown(other)}, but process {self.group.rank} to"
                 raise RuntimeError(f"fit: {order} {shown(what)}; all must do the same, in the same order.")
         self.failed = False
-        return [value for _, _, value in found]
+        return [value for _, _, value in gathered]
 
     def once(self, what: Any, function: Callable[[], _R]) -> _R:
         """The result of ``function``, which only process 0 calls; a ``KeyboardInterrupt`` in it is raised on all."""
@@ -105,12 +105,12 @@ class Replicas:
         """Raise ``ValueError`` on all processes unless ``facts()`` are equal on all."""
         if self.alone:
             return
-        own: dict[str, Any] = {}
+        local: dict[str, Any] = {}
         with self.noting():
-            own = dict(facts())
-        found = self.exchange(what, own)
-        for name, first in found[0].items():
-            for rank, other in enumerate(found):
+            local = dict(facts())
+        gathered = self.exchange(what, local)
+        for name, first in gathered[0].items():
+            for rank, other in enumerate(gathered):
                 if repr(other.get(name)) != repr(first):
                     self.failed = True
                     both = f"{shown(first)} on process 0 and {shown(other.get(name))} on process {rank}"
@@ -128,11 +128,11 @@ class Replicas:
         for rank, gpu in enumerate(self.exchange("GPU", (socket.gethostname(), gpu_id(cuda_device())))):
             if gpu in owners:
                 self.failed = True
-                cure = (
+                hint = (
                     "Dr.Jit takes the first that it sees: start with torchrun --virtual-local-rank, or set "
                     "CUDA_VISIBLE_DEVICES to the process's own before coopnet, drjit or mitsuba is imported"
                 )
-                raise ValueError(f"fit: processes {owners[gpu]} and {rank} have the same GPU of {gpu[0]}. {cure}.")
+                raise ValueError(f"fit: processes {owners[gpu]} and {rank} have the same GPU of {gpu[0]}. {hint}.")
             owners[gpu] = rank
 
     def look(self, step: int, interrupted: bool, due: bool) -> tuple[bool, bool]:
@@ -147,21 +147,21 @@ class Replicas:
             return False, False
         now = time.monotonic()
         pace = int(self._pace * min(2.0, limits.EXCHANGE_SECONDS / max(now - self._looked, 1e-6)))
-        found = self.exchange(("step", step), (interrupted, due, max(1, min(pace, limits.EXCHANGE_STEPS))))
-        self._pace, self._steps, self._looked = found[0][2], 0, time.monotonic()
-        return any(asked for asked, _, _ in found), found[0][1]
+        gathered = self.exchange(("step", step), (interrupted, due, max(1, min(pace, limits.EXCHANGE_STEPS))))
+        self._pace, self._steps, self._looked = gathered[0][2], 0, time.monotonic()
+        return any(stop for stop, _, _ in gathered), gathered[0][1]
 
 
 def digest(arrays: Mapping[str, Any]) -> str:
     """A hash of the numbers in Dr.Jit arrays."""
-    found = hashlib.sha256()
+    hashed = hashlib.sha256()
     for name, array in sorted(arrays.items()):
-        found.update(name.encode())
-        found.update(np.ascontiguousarray(dr.detach(array).numpy()).data)
-    return found.hexdigest()[:16]
+        hashed.update(name.encode())
+        hashed.update(np.ascontiguousarray(dr.detach(array).numpy()).data)
+    return hashed.hexdigest()[:16]
 
 
-def _said(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     """An error and its first cause as text; errors of Dr.Jit do not name their cause."""
     root: BaseException = error
     while root.__cause__ is not None:

@@ -29,10 +29,10 @@ def sliced(tree: Any, total: int, index: Any) -> Any:
             return array
         n = dr.width(index)
         lane = dr.arange(type(index), math.prod(array.shape[:-1]) * n)
-        place = lane // n * total + dr.gather(type(index), index, lane % n)
-        return type(array)(dr.gather(type(array.array), array.array, place), (*array.shape[:-1], n))
+        entry = lane // n * total + dr.gather(type(index), index, lane % n)
+        return type(array)(dr.gather(type(array.array), array.array, entry), (*array.shape[:-1], n))
 
     for array in leaves(tree):
         dr.schedule(array)
-    dr.eval()  # all in one kernel; otherwise each would be evaluated by itself when it is read
+    dr.eval()  # all in one kernel; otherwise each would be evaluated separately when it is read
     return mapped(taken, tree)

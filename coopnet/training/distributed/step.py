@@ -47,16 +47,16 @@ class SharedStep(Step):
         self.samples = samples_by_index(self.batch) or total
         self.total, self.each = total, total // self.samples
         parts, size = self.group.chunks or self.group.size, self.group.size
-        fits = self.each * self.samples == total
+        valid = self.each * self.samples == total
         ensure(
-            fits, f"fit: a batch of {self.samples} samples by_index has {total} losses; as many for each are needed."
+            valid, f"fit: a batch of {self.samples} samples by_index has {total} losses; as many for each are needed."
         )
         ensure(parts % size == 0, f"fit: {parts} chunks cannot be shared evenly among {size} processes.")
-        cure = "the loss of each sample is needed, not their mean"
-        ensure(total > 1 or parts == 1, f"fit: a batch with one loss cannot be shared among {parts}; {cure}.")
+        hint = "the loss of each sample is needed, not their mean"
+        ensure(total > 1 or parts == 1, f"fit: a batch with one loss cannot be shared among {parts}; {hint}.")
         ensure(self.samples >= parts, f"fit: a batch of {self.samples} samples cannot be shared among {parts}.")
-        own = parts // size
-        self.chunks = bounds(self.samples, parts)[self.group.rank * own : (self.group.rank + 1) * own]
+        count = parts // size
+        self.chunks = bounds(self.samples, parts)[self.group.rank * count : (self.group.rank + 1) * count]
 
     def __call__(self, seed: Any, number: Any) -> None:
         replicas = self.replicas
@@ -81,8 +81,8 @@ class SharedStep(Step):
             return parts[0]
         buffer = dr.zeros(self.float32, self.size * self.group.chunks)
         for i, part in enumerate(parts, self.group.rank * len(parts)):
-            place = dr.arange(self.uint32, self.size) + dr.opaque(self.uint32, i * self.size)
-            dr.scatter(buffer, part, place, mode=dr.ReduceMode.Permute)
+            entry = dr.arange(self.uint32, self.size) + dr.opaque(self.uint32, i * self.size)
+            dr.scatter(buffer, part, entry, mode=dr.ReduceMode.Permute)
         dr.eval(buffer)
         return buffer
 
@@ -90,8 +90,10 @@ class SharedStep(Step):
         """The gradients of samples ``lo`` to ``hi``."""
         start = dr.opaque(self.uint32, lo)
         first = lo == 0 or self.penalty is None  # without a penalty, one recording serves all chunks
-        found, gradients, operands, left = self.frozen(self, seed, number, start, hi - lo, first)
-        return found if left is None else self.joined(self, found, gradients, left.multiply(operands), left)
+        result, gradients, operands, external = self.frozen(self, seed, number, start, hi - lo, first)
+        return (
+            result if external is None else self.joined(self, result, gradients, external.multiply(operands), external)
+        )
 
     # ---- what is frozen -----------------------------------------------------
 
@@ -103,20 +105,20 @@ class SharedStep(Step):
         """
         self.push()
         self.width, self.first = width, first
-        value, left = self.differentiate(Key(seed, dr.arange(self.uint32, width) + start, number))
+        value, external = self.differentiate(Key(seed, dr.arange(self.uint32, width) + start, number))
         loss = self.float32(dr.sum(value))
         gradients = self.taken_gradients()
-        if left is None or not left.entries:
+        if external is None or not external.entries:
             buffer = self.flat(gradients, loss)
             dr.eval(buffer)
             return buffer, {}, [], None
-        operands = left.take()
+        operands = external.take()
         dr.eval(loss, gradients, operands)
-        return loss, gradients, operands, left
+        return loss, gradients, operands, external
 
-    def join(self, loss: Any, gradients: dict[str, Any], products: list, left: ExternalProducts) -> Any:
+    def join(self, loss: Any, gradients: dict[str, Any], products: list, external: ExternalProducts) -> Any:
         """The buffer, when the products have been computed."""
-        buffer = self.flat(left.completed(gradients, products), loss)
+        buffer = self.flat(external.completed(gradients, products), loss)
         dr.eval(buffer)
         return buffer
 
@@ -135,22 +137,22 @@ class SharedStep(Step):
     def flat(self, gradients: dict[str, Any], loss: Any) -> Any:
         buffer, offset = dr.empty(self.float32, self.size), 0
         for name, gradient in gradients.items():
-            place = dr.arange(self.uint32, self.sizes[name]) + offset
-            dr.scatter(buffer, self.float32(gradient), place, mode=dr.ReduceMode.Permute)
+            entry = dr.arange(self.uint32, self.sizes[name]) + offset
+            dr.scatter(buffer, self.float32(gradient), entry, mode=dr.ReduceMode.Permute)
             offset += self.sizes[name]
         dr.scatter(buffer, loss, self.uint32(offset), mode=dr.ReduceMode.Permute)
         return buffer
 
     def summed(self, buffer: Any, offset: int, size: int) -> Any:
         """Entries of the buffer, chunk after chunk."""
-        place = dr.arange(self.uint32, size) + offset
+        entry = dr.arange(self.uint32, size) + offset
         if self.group.chunks is None:
-            return dr.gather(self.float32, buffer, place)
+            return dr.gather(self.float32, buffer, entry)
         # starting from an opaque zero: adding zeros of other processes turns -0 into +0, and a single process does the
         # same
         total = dr.opaque(self.float32, 0)
         for i in range(self.group.chunks):
-            total = total + dr.gather(self.float32, buffer, place + i * self.size)
+            total = total + dr.gather(self.float32, buffer, entry + i * self.size)
         return total
 
     # ---- pieces -------------------------------------------------------------
@@ -163,10 +165,10 @@ class SharedStep(Step):
 
     def roots(self, losses: Any) -> list:
         """The share of the mean loss, and in the first share the penalty."""
-        found, needed = dr.width(losses), self.width * self.each
-        what = f"{found} losses for a share of {self.width} of {self.samples} samples"
-        cure = "each must belong to a sample of the batch, or of coopnet.training.by_index"
-        ensure(found == needed, f"fit: there are {what}; {needed} are needed: {cure}.")
+        width, needed = dr.width(losses), self.width * self.each
+        problem = f"{width} losses for a share of {self.width} of {self.samples} samples"
+        hint = "each must belong to a sample of the batch, or of coopnet.training.by_index"
+        ensure(width == needed, f"fit: there are {problem}; {needed} are needed: {hint}.")
         roots = [losses * (1 / self.total)]
         if self.penalty is not None and self.first:
             roots.append(self.penalty(self.field))

@@ -58,8 +58,8 @@ class TorchGroup(Group):
             if not self._distributed.is_initialized():
                 missing = [name for name in VARIABLES if name not in os.environ]
                 if missing:
-                    cure = "start the program with torchrun"
-                    raise ValueError(f"TorchGroup: the environment lacks {', '.join(missing)}; {cure}.")
+                    hint = "start the program with torchrun"
+                    raise ValueError(f"TorchGroup: the environment lacks {', '.join(missing)}; {hint}.")
                 self._initialize()
             self.rank, self.size = self._distributed.get_rank(), self._distributed.get_world_size()
             self._engine = "nccl" if backend == "cuda" else "gloo"
@@ -80,25 +80,25 @@ class TorchGroup(Group):
                 # A copy, because Gloo's thread may hold its array last. Returning Dr.Jit's memory from that thread
                 # could be a
                 # deadlock: it holds Python's lock and waits for Dr.Jit's, whose holder may wait for Python's.
-                own = array.numpy()  # Dr.Jit's memory, once it has been written
-                total = self._torch.from_numpy(own).clone()
+                numbers = array.numpy()  # Dr.Jit's memory, once it has been written
+                total = self._torch.from_numpy(numbers).clone()
                 self._distributed.all_reduce(total, group=group)
-                own[:] = total.numpy()
+                numbers[:] = total.numpy()
         return array
 
     def gather(self, value: Any) -> list:
         """As :meth:`Group.gather`."""
-        found = [None] * self.size
+        values = [None] * self.size
         with self._waiting():
-            self._distributed.all_gather_object(found, value, group=self._communicator("gloo"))
-        return found
+            self._distributed.all_gather_object(values, value, group=self._communicator("gloo"))
+        return values
 
     def broadcast(self, value: Any) -> Any:
         """As :meth:`Group.broadcast`."""
-        found = [value]
+        values = [value]
         with self._waiting():
-            self._distributed.broadcast_object_list(found, src=0, group=self._communicator("gloo"))
-        return found[0]
+            self._distributed.broadcast_object_list(values, src=0, group=self._communicator("gloo"))
+        return values[0]
 
     def _initialize(self) -> None:
         store, rank, size = next(self._distributed.rendezvous("env://", timeout=self._limit))

@@ -35,22 +35,22 @@ class Directory:
 
     def diverged(self) -> dict[int, dict[str, Any]]:
         """Results of the jobs that diverged, which are not trained again unless their checkpoint has been removed."""
-        known = {number: found for number, found in self._ended().items() if found["stopped"] == "diverged"}
-        return {k: v for k, v in known.items() if not v["file"] or self.checkpoint(k).exists()}  # type: ignore[union-attr]
+        diverged = {number: outcome for number, outcome in self._ended().items() if outcome["stopped"] == "diverged"}
+        return {k: v for k, v in diverged.items() if not v["file"] or self.checkpoint(k).exists()}  # type: ignore[union-attr]
 
     def _ended(self) -> dict[int, dict[str, Any]]:
-        found: dict[int, dict[str, Any]] = {}
+        outcomes: dict[int, dict[str, Any]] = {}
         if self.path is None or not (self.path / RESULTS).exists():
-            return found
+            return outcomes
         for line in (self.path / RESULTS).read_text(errors="replace").splitlines():
             try:
                 entry = json.loads(line)
-                job, told = entry["job"], {name: entry[name] for name in ("stopped", "file", "message")}
+                job, outcome = entry["job"], {name: entry[name] for name in ("stopped", "file", "message")}
             except (ValueError, TypeError, KeyError, RecursionError):  # an incomplete line, or of another program
                 continue
-            if is_int(job, 0) and isinstance(told["message"], str):
-                found[job] = told
-        return found
+            if is_int(job, 0) and isinstance(outcome["message"], str):
+                outcomes[job] = outcome
+        return outcomes
 
     def note(self, number: int, seed: int, result: FitResult) -> None:
         """Add how a job ended."""

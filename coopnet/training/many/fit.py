@@ -112,10 +112,10 @@ def fit_many(
     optimizer = Adam(lr=1e-3) if optimizer is None else optimizer
     _check(fields, batch, steps, seed, optimizer, together, progress)
     check_every("fit_many", checkpoint_every)
-    place = Directory(directory, len(fields))
+    folder = Directory(directory, len(fields))
     options = Options(loss, objective, None, weight_decay, clip_norm, multipliers, None, loss_scale)
     arguments.check_options(fields[0], options)
-    jobs = Jobs(fields, batch, steps, seed, optimizer, options, place, checkpoint_every)
+    jobs = Jobs(fields, batch, steps, seed, optimizer, options, folder, checkpoint_every)
     first = jobs.step(0)
     with errors_of(0, 0):
         samples, _, outside = arguments.check_losses(first, Key(seed))
@@ -124,7 +124,7 @@ def fit_many(
     size = _together(together, jobs, samples)
     with errors_of(0, size - 1):
         check_memory(fields[0], optimizer, options, samples=samples, together=size)
-    rank, world = _processes(place)
+    rank, world = _processes(folder)
     count = -(-len(fields) // size)
     groups = [range(i * len(fields) // count, (i + 1) * len(fields) // count) for i in range(count)][rank::world]
     bar = Bar(sum(map(len, groups)), steps, progress and rank == 0)

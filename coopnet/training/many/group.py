@@ -34,7 +34,7 @@ from ..trees import mapped
 from .errors import one_kernel
 from .job import JobStep
 
-#: Optimizers that treat every entry of a parameter by itself.
+#: Optimizers that treat every entry of a parameter separately.
 _BY_ENTRY = (Adam, SGD, opt.Adam, opt.AdamW, opt.SGD, opt.RMSProp)
 
 
@@ -139,8 +139,8 @@ class GroupStep(JobStep):
             self.pullback(losses)
         self.move()
         means = dr.block_sum(value, self.lanes) * (1 / self.samples)
-        place = number % limits.WINDOW_STEPS * self.count + dr.arange(type(number), self.count)
-        dr.scatter(self.losses, means, place, mode=dr.ReduceMode.Permute)
+        slot = number % limits.WINDOW_STEPS * self.count + dr.arange(type(number), self.count)
+        dr.scatter(self.losses, means, slot, mode=dr.ReduceMode.Permute)
         dr.eval(self.scales, self.losses, self.optimizer.state)
         return {}, [], None
 
@@ -185,11 +185,11 @@ class GroupStep(JobStep):
         gradients = {k: v.array.grad for k, v in values(self.optimizer).items()}
         broken = sum((dr.block_sum(_broken(v), self._size(v)) for v in gradients.values()), type(self.jobs)(0))
         factor = self.scales.judge(broken == 0)["grad_scale"]
-        good = {k: self._each(broken, v) == 0 for k, v in gradients.items()}
+        finite = {k: self._each(broken, v) == 0 for k, v in gradients.items()}
         before = dict(self.optimizer.state)
         self._set_gradients({k: v * type(v)(self._each(factor, v)) for k, v in gradients.items()})
         super().update({})
-        set_state(self.optimizer, {k: _chosen(good[k], new, before[k]) for k, new in self.optimizer.state.items()})
+        set_state(self.optimizer, {k: _chosen(finite[k], new, before[k]) for k, new in self.optimizer.state.items()})
 
     def _size(self, stacked: Any) -> int:
         return dr.width(stacked) // self.count

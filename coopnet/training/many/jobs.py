@@ -110,9 +110,9 @@ class Jobs:
             file = self.place.checkpoint(number)
             if file is None or not file.exists():
                 raise
-            cure = f"to begin it anew, move {str(file)!r} away or name another directory"
+            hint = f"to begin it anew, move {str(file)!r} away or name another directory"
             kind = OSError if isinstance(error, OSError) else ValueError
-            raise kind(f"it cannot go on: {error}; {cure}.") from error
+            raise kind(f"it cannot go on: {error}; {hint}.") from error
         self.results[number] = run.result
         diverged = self.diverged.get(number)
         if run.result.steps < run.steps and diverged is None:

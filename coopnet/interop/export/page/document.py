@@ -1,4 +1,4 @@
-"""A web page around an exported field: shaders from templates, weights, and what the page says of them."""
+"""A web page around an exported field: shaders from templates, weights, and text."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from ..material import Reflection
 from ..targets import TARGETS, Listing
 from ..weights import WeightFile
 
-#: What a language, a name, and whether there are dropouts and derivatives, make of the field.
+#: ``program(language, name, dropout, derivatives)`` writes the field.
 Printed = Callable[[str, str, bool, bool], Listing]
-#: Bytes of weights that the textures of WebGL 2 hold everywhere but on the smallest devices.
+#: Bytes of weights that textures of WebGL 2 hold on all but the smallest devices.
 LARGEST = 2**26
-#: How a colour is made of values ``y``, in both languages; ``checks`` are squares that shine through.
+#: The color of the values ``y``, in both languages; ``checks`` is the chessboard behind transparent ones.
 COLOURS = {
     1: "vec3(y[0])",
     2: "vec3(y[0], y[1], 0.0)",
     3: "vec3(y[0], y[1], y[2])",
     4: "mix(vec3(checks), vec3(y[0], y[1], y[2]), clamp(y[3], 0.0, 1.0))",
 }
-#: Of :mod:`coopnet.mesh.view`, whose pictures those of surfaces are like.
+#: As in :mod:`coopnet.mesh.view`: pages draw surfaces like its pictures.
 SURFACE = {
     "STEPS": 256, "EPS": "2e-4", "LIPSCHITZ": 1.25, "DIFFERENCE": "4e-3", "GAMMA": 2.2, "COLOUR": "0.74, 0.62, 0.46",
 }  # fmt: skip
@@ -67,16 +67,16 @@ class View:
             two opposite corners of a box. ``None``: the box of the field's bounds, or the unit square or cube.
         azimuth, elevation: of the camera around a surface or a material, in degrees.
         up: the axis of a surface that points up, ``"x"``, ``"y"`` or ``"z"``.
-        smooth: are normals differences of the distance over 0.004 of the box, as in pictures by ``coopnet render``,
-            rather than the field's derivatives? They hide the cells of grids. The page has a box to tick for it.
-        show: of an image with dropout, or of :func:`laplace` or :func:`ensemble`, ``"field"``, ``"mean"`` or
-            ``"deviation"`` over masks or other draws; the page lets one choose.
-        masks: their number at first, 2 to 256.
-        shape: what has a material, a ``"sphere"`` of radius 1 about the origin with its poles on the z axis, or a
-            ``"square"`` of side 2 that faces the camera. The page lets one choose.
+        smooth: compute normals from differences of the distance over 0.004 of the box, as ``coopnet render`` does,
+            instead of the field's derivatives. This hides the cells of grids. The page has a check box for it.
+        show: for an image with dropout, or from :func:`laplace` or :func:`ensemble`: ``"field"``, or ``"mean"`` or
+            ``"deviation"`` over masks or other draws. The page has a menu for it.
+        masks: the number of masks when the page opens, 2 to 256.
+        shape: what shows the material, a ``"sphere"`` of radius 1 about the origin with its poles on the z axis, or a
+            ``"square"`` of side 2 that faces the camera. The page has a menu for it.
         light: azimuth and elevation in degrees of the point light of a material, at a distance of 4 from the origin.
         intensity: of that light, in W/sr, as Mitsuba's ``point`` has it.
-        moving: does the light swing by itself, 80 degrees to both sides of the camera? The page has a box for it.
+        moving: does the light swing by itself, 80 degrees to both sides of the camera? The page has a check box for it.
 
     Settings that mean nothing for a field, such as ``up`` for an image, are errors of :func:`export`.
 
@@ -128,26 +128,26 @@ def _is_region(region: Any) -> bool:
     return all(s > 0 for s in sizes)
 
 
-#: Parts of a view that are only for surfaces, only for materials, and only for uncertainty.
+#: Settings only for surfaces, only for materials, and only for uncertainty.
 _OF_SURFACES, _OF_MATERIALS = {"up", "smooth"}, {"shape", "light", "intensity", "moving"}
 _OF_MASKS = {"show", "masks"}
-_OF_CAMERAS = {"azimuth", "elevation"}  #: of surfaces and materials
+_OF_CAMERAS = {"azimuth", "elevation"}  #: for surfaces and materials
 
 
 def _kind(field: NeuralField | Reflection) -> str:
-    """What a page shows of it."""
+    """The kind of page for it."""
     if isinstance(field, Reflection):
         return "material"
     return "surface" if field.in_features == 3 else "image"
 
 
 def _is_uncertain(field: NeuralField | Reflection) -> bool:
-    """Does a page show how sure it is?"""
+    """Does its page show a deviation?"""
     return isinstance(field, NeuralField) and _kind(field) == "image" and draws(field)
 
 
 def check_view(field: NeuralField | Reflection, view: View) -> None:
-    """Raises ``ValueError`` for what ``view`` has that means nothing for ``field``."""
+    """Raises ``ValueError`` for settings of ``view`` that mean nothing for ``field``."""
     kind, given = _kind(field), len(view.region or ())
     if kind == "material":
         what = "the field is a material"
@@ -159,27 +159,27 @@ def check_view(field: NeuralField | Reflection, view: View) -> None:
     uncertain = _is_uncertain(field)
     changed = [f.name for f in fields(View) if getattr(view, f.name) != f.default]
     of_surfaces = _OF_SURFACES if kind == "material" else _OF_SURFACES | _OF_CAMERAS
-    for names, fits, of in (
+    for names, valid, of in (
         (of_surfaces, kind == "surface", f"surfaces, but {what}"),
         (_OF_MATERIALS, kind == "material", f"materials, but {what}"),
         (_OF_MASKS, uncertain, "images with dropout or other draws, which the field is not"),
     ):
         unused = [name for name in changed if name in names]
-        ensure(fits or not unused, f"export: {' and '.join(unused)} of view: only for {of}; leave out.")
+        ensure(valid or not unused, f"export: {' and '.join(unused)} of view: only for {of}; leave out.")
 
 
 def document(field: NeuralField | Reflection, program: Printed, view: View) -> str:
     """The text of the page.
 
-    Raises ``ValueError`` for a field that no view fits.
+    Raises ``ValueError`` for a field that pages cannot draw.
     """
     coordinates, kind = field.in_features, _kind(field)
     code = {target: program(target, "field", False, kind == "surface") for target in ("wgsl", "glsl")}
     weights, outputs = code["wgsl"].weights, code["wgsl"].functions[-1].results[0].size
     assert outputs is not None
-    fits = {"image": coordinates == 2 and outputs in COLOURS, "surface": outputs == 1, "material": True}[kind]
+    suitable = {"image": coordinates == 2 and outputs in COLOURS, "surface": outputs == 1, "material": True}[kind]
     needed = "2 coordinates and 1 to 4 values (an image), or 3 coordinates and 1 value (a signed distance), are needed"
-    ensure(fits, f"export: a page cannot show a field of {coordinates} coordinates and {outputs} values; {needed}.")
+    ensure(suitable, f"export: a page cannot show a field of {coordinates} coordinates and {outputs} values; {needed}.")
     ensure(
         weights.length <= LARGEST, f"export: the weights take {weights.length} bytes; a page holds at most {LARGEST}."
     )
@@ -241,7 +241,7 @@ def _shader(target: str, kind: str, outputs: int, uncertain: bool) -> str:
 
 
 def _white(field: NeuralField, region: list[float]) -> float:
-    """A deviation that few places exceed: of 8 masks at 64 x 64 places."""
+    """The deviation that is drawn white, which few points exceed: from 8 masks at 64 x 64 points."""
     ns, side = namespace(dr.backend_v(next(iter(field.values())))), 64
     grid = (np.arange(side, dtype=np.float32) + 0.5) / side
     x, y = np.meshgrid(region[0] + region[2] * grid, region[1] + region[3] * grid)
@@ -259,7 +259,7 @@ def _part(name: str) -> str:
 
 
 def _filled(text: str, values: dict[str, Any]) -> str:
-    """``text`` with ``@NAME@`` replaced, all at once: what is put in is not searched again."""
+    """``text`` with every ``@NAME@`` replaced in one pass: values are not searched for names."""
     return re.sub("@([A-Z]+)@", lambda match: str(values[match[1]]), text)
 
 
@@ -268,7 +268,7 @@ def _hash(text: str) -> str:
 
 
 def _json(value: Any) -> str:
-    """JSON that ends no element and begins no comment wherever in HTML it stands."""
+    """JSON that is safe anywhere in HTML: it ends no element and begins no comment."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False)
     for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")

@@ -26,10 +26,10 @@ class C(Printer):
     passed = "const uint32_t *weights"
     kinds = ("void", "static void")
     called = "Declare: SIGNATURE;"
-    told = """
+    usage = """
 weights: the file of weights as it is, in memory, aligned to 4 bytes (little endian machines).
 NAME_fits(weights, bytes) is 1 if these are the weights, and in full."""
-    noted: ClassVar[list[str]] = ["Compile with: cc -O2 -std=c99 (and link with -lm). It is C++, too."]
+    notes: ClassVar[list[str]] = ["Compile with: cc -O2 -std=c99 (and link with -lm). It is C++, too."]
     calls: ClassVar[dict[str, str]] = {
         "sin": "sinf", "cos": "cosf", "exp": "expf", "log": "logf", "tanh": "tanhf", "sqrt": "sqrtf", "abs": "fabsf",
         "floor": "floorf", "round": "rintf", "min": "_min", "max": "_max", "fma": "_fma", "mulhi": "_mulhi",

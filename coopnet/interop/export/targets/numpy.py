@@ -1,4 +1,4 @@
-"""NumPy, for many samples at a time: variables are rows of samples, arrays have one row for each entry."""
+"""NumPy, for many samples at a time: a variable is a row with a number for each sample, an array has many rows."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def NAME_fma(a, b, c):
         lines.append(f"    samples = {first.name}.shape[1]")
         lines += [f"    {v.name} = {given}({v.name!r}, {v.name}, {v.size}, np.uint32, samples)" for v in f.inputs[1:]]
         lines += [f"    {self.declared(v)}" for v in f.results]
-        # NaN and what overflows come out as they should
+        # overflow and NaN are expected, without warnings
         return [*lines, *tables, '    with np.errstate(all="ignore"):', *body, f"    return {self._results(f)}"]
 
     def declared(self, v: Var) -> str:
@@ -120,7 +120,7 @@ def NAME_fma(a, b, c):
             if s.value is None:
                 return self.declared(s.var)
             value = self.expr(s.value)
-            # a number for all samples would become another type in arithmetic with Python's
+            # a scalar would change its type in arithmetic with Python's numbers
             constant = isinstance(s.value, Const)
             return f"{s.var.name} = " + (f"np.full(samples, {value}, {self.types[s.var.type]})" if constant else value)
         if isinstance(s, Do):
@@ -191,7 +191,7 @@ def NAME_fma(a, b, c):
         return f"np.where({self.expr(e.condition)}, {a}, {self.expr(e.b)})"
 
     def _uniform(self, e: Expr) -> bool:
-        """Is this integer the same for all samples, made of loop variables and constants?"""
+        """Is this integer the same for all samples, because only loop variables and constants are in it?"""
         if isinstance(e, Binary):
             return self._uniform(e.a) and self._uniform(e.b)
         if isinstance(e, Elementary):

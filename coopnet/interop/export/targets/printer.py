@@ -1,4 +1,4 @@
-"""What the printers of all languages have in common, as it is in languages that look like C."""
+"""What all printers have in common: languages that look like C."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ..language import (
 from ..weights import Array, WeightFile
 
 INDENT = "    "
-#: How tightly operators bind. Others are put in parentheses whatever stands around them.
+#: Precedence of operators. All others are always put in parentheses.
 _TIGHT = {"+": 1, "-": 1, "*": 2, "/": 2, "%": 2}
 
 
 @dataclass(frozen=True)
 class Listing:
-    """What is printed: ``functions``, called ones first, and the ``weights``, which stand in the source if they are
-    ``inline``. ``about`` is what the head of the source says, in lines.
+    """What is printed: ``functions``, callees first, and the ``weights``, which are in the source if ``inline``.
+    ``about`` are the lines at the head of the source.
     """
 
     name: str
@@ -34,53 +34,53 @@ class Listing:
 
     @property
     def inside(self) -> bool:
-        """Are there weights, and in the source?"""
+        """Does the source contain weights?"""
         return self.inline and bool(self.weights.tables)
 
     @property
     def outside(self) -> bool:
-        """Are there weights, and in a file beside it?"""
+        """Is there a file of weights?"""
         return not self.inline and bool(self.weights.tables)
 
     @property
     def public(self) -> list[Routine]:
-        """The functions that others than these call."""
+        """The functions that a program calls: those that no other function calls."""
         return [f for f in self.functions if not f.changed]
 
     @property
     def keyed(self) -> bool:
-        """Have they an argument for dropouts?"""
+        """Do they take a key?"""
         return any(v.name == "key" for v in self.public[0].inputs)
 
 
 class Printer:
-    """Prints a :class:`Listing` in a language with braces, types before names, and suffixes of numbers.
+    """Prints a :class:`Listing` in a language with braces, types before names, and suffixes for numbers.
 
     ``used`` collects the helper functions that expressions need.
     """
 
     suffix: ClassVar[str]
-    inlines: ClassVar[bool] = True  #: can weights stand in the source?
-    tiny: ClassVar[int] = 8192  #: bytes of weights up to which they do unless told otherwise
-    precision: ClassVar[str | None] = None  #: the only precision of weights that there is, if it is one
+    inlines: ClassVar[bool] = True  #: can weights be in the source?
+    tiny: ClassVar[int] = 8192  #: up to so many bytes, they are by default
+    precision: ClassVar[str | None] = None  #: the precision of weights, if there is only one
     comment: ClassVar[str] = "//"
     gap: ClassVar[int] = 1  #: empty lines before a function
-    unsigned: ClassVar[str] = "u"  #: what follows the digits of an unsigned number
+    unsigned: ClassVar[str] = "u"  #: suffix of unsigned numbers
     types: ClassVar[dict[str, str]] = {F32: "float", U32: "uint", I32: "int", BOOL: "bool"}
     #: What opens and closes a list of COUNT constants of type KIND that is called NAME.
     lists: ClassVar[tuple[str, str]]
     counting: ClassVar[str] = "for (uint INDEX = START; INDEX < STOP; ++INDEX) "
-    #: Texts of helper functions, and those that others need. In texts, NAME is that of the field, UPPER in capitals.
+    #: Texts of helper functions, and which others each needs. NAME is the field's name, UPPER the same in capitals.
     parts: ClassVar[dict[str, str]]
     needs: ClassVar[dict[str, str]] = {}
     calls: ClassVar[dict[str, str]] = {}  #: elementary functions with other names; those of helpers begin with _
-    weights = ""  #: the argument of helper functions that read weights, with a comma behind
-    kinds: ClassVar[tuple[str, str]] = ("void", "void")  #: what public and other functions begin with
-    passed: ClassVar[str] = ""  #: the argument of public functions for weights beside the source
-    #: What the head says: a public function, what is to be known of such weights, and what else.
+    weights = ""  #: the argument of helper functions that read weights, with a comma after it
+    kinds: ClassVar[tuple[str, str]] = ("void", "void")  #: how public and other functions are declared
+    passed: ClassVar[str] = ""  #: the argument of public functions for a buffer of weights
+    #: Text of the head: how to call a public function, how to pass weights, and notes.
     called: ClassVar[str] = "Call: SIGNATURE;"
-    told: ClassVar[str]
-    noted: ClassVar[list[str]] = []
+    usage: ClassVar[str]
+    notes: ClassVar[list[str]] = []
 
     def __init__(self, program: Listing):
         self.program, self.name = program, program.name
@@ -106,13 +106,13 @@ class Printer:
     def calling(self) -> list[str]:
         lines = [self.called.replace("SIGNATURE", self.signature(f)) for f in self.program.public]
         if self.program.outside:
-            lines += self.filled(self.told.strip()).split("\n")
+            lines += self.filled(self.usage.strip()).split("\n")
         if self.program.keyed:
             lines.append("key: low and high half of the seed, index, step")
-        return [*lines, *self.noted]
+        return [*lines, *self.notes]
 
     def opening(self) -> list[str]:
-        """What stands before everything else: how the weights are read, or themselves."""
+        """The first lines: the weights, or how they are read."""
         if not self.program.inside:
             return []
         words = self.program.weights.words().tolist()
@@ -128,7 +128,7 @@ class Printer:
         return self.filled("".join("\n" * self.gap + text + "\n" for text in texts)).split("\n")[:-1]
 
     def filled(self, text: str, **values: str) -> str:
-        """``text`` with values in place of their names, all at once: what is put in is not searched again."""
+        """``text`` with names replaced by values in one pass: values are not searched for names."""
         values = {"NAME": self.name, "UPPER": self.name.upper()} | values
         return re.sub("|".join(values), lambda match: values[match[0]], text)
 
@@ -173,7 +173,7 @@ class Printer:
         return [start + self.line(s)]
 
     def line(self, s: Declare | Assign | Do) -> str:
-        """One of the statements that are a line."""
+        """A statement that takes one line."""
         if isinstance(s, Declare):
             value = "" if s.value is None else f" = {self.expr(s.value)}"
             return f"{self.declared(s.var)}{value};"
@@ -228,7 +228,7 @@ class Printer:
 
     def literal(self, e: Const) -> str:
         if e.type == F32:
-            return f"{np.float32(e.value)!s}f"  # the shortest that is this number
+            return f"{np.float32(e.value)!s}f"  # the shortest text of this number
         return f"{e.value}{self.unsigned}" if e.type == U32 else str(e.value)
 
     def load(self, table: Array, index: Expr) -> str:
@@ -249,7 +249,7 @@ class Printer:
         return f"{self.expr(e.condition, 3)} ? {self.expr(e.a, 3)} : {self.expr(e.b, 3)}"
 
     def helper(self, name: str) -> str:
-        """The name of a helper function, which will be among :meth:`helpers`."""
+        """The name of a helper function, which is added to :meth:`helpers`."""
         self.used.add(name)
         return f"{self.name}_{name}"
 
@@ -258,5 +258,5 @@ class Printer:
 
 
 def plain(text: str) -> str:
-    """``text`` that can stand in a comment of any language: one line of letters, digits and harmless signs."""
+    """``text`` made safe for a comment in any language: one line of letters, digits and harmless signs."""
     return "".join(c if c.isascii() and (c.isalnum() or c in " .,:;()[]=+-_<>^|") else "_" for c in text)[:200]

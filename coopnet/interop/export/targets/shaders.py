@@ -12,7 +12,7 @@ from ..language import (
 )  # fmt: skip
 from .printer import INDENT, Printer
 
-#: Beyond, a hyperbolic tangent is 1 in single precision; some drivers' exponentials overflow first.
+#: From here on, tanh is 1 in single precision. Without a limit, the exponentials of some drivers overflow.
 _TANH = "10.0"
 #: Sine, and cosine as a sine a quarter turn later: those of shaders may be off by 2^-11, and differ from device to
 #: device. After whole quarter turns have been taken off, by three parts of pi/2 of which the first have few bits, it is
@@ -32,9 +32,9 @@ float NAME_cos(float x) { return NAME_quarter(x, 1.0f); }"""
 
 
 class _Shader(Printer):
-    #: The function that says whether a buffer holds the weights, of so many WORDS or BYTES: its HEAD is compared.
-    fits: ClassVar[str]
-    word: ClassVar[str]  #: what reads a word of that head, by its number or its first byte
+    #: A function that checks, by length (WORDS or BYTES) and HEAD, whether a buffer holds the weights.
+    check: ClassVar[str]
+    word: ClassVar[str]  #: expression that reads a word of that head, by its number or its first byte
     needs: ClassVar[dict[str, str]] = {"single": "word", "half": "word", "byte": "word", "sin": "sine", "cos": "sine"}
 
     def closing(self) -> list[str]:
@@ -46,7 +46,7 @@ class _Shader(Printer):
         tests = [f"{read} == 0x{w:08x}u" for read, w in zip(reads, words, strict=True)]
         head = f"\n{INDENT * 2}&& ".join(" && ".join(tests[i : i + 3]) for i in range(0, len(tests), 3))
         sizes = {"WORDS": f"{file.length // 4}u", "BYTES": f"{file.length}u"}
-        return self.filled(self.fits, HEAD=head, **sizes).split("\n")
+        return self.filled(self.check, HEAD=head, **sizes).split("\n")
 
     def call(self, e: Elementary) -> str:
         if e.function == "tanh":
@@ -76,8 +76,8 @@ class GLSL(_Shader):
     suffix = ".glsl"
     tiny = 2048  # of 1,500 words and loops as long as a vector, Mesa's Vulkan on the CPU compiles for a minute
     word = "{name}_word({word}u)"
-    # what has an own WORD(i), such as a texture, may have no end that could be asked for
-    fits = """
+    # a program that defines WORD(i), for a texture, may have no length to check
+    check = """
 bool NAME_fits() {
 #ifdef UPPER_BUFFER
     if (uint(NAME_weights.length()) < WORDS) {
@@ -87,12 +87,12 @@ bool NAME_fits() {
     return HEAD;
 }"""
     lists = ("const KIND NAME[COUNT] = KIND[COUNT](", ");")
-    told = """
+    usage = """
 The file of weights, as it is, belongs into a buffer of uint; set UPPER_SET and UPPER_BINDING to
 where that is, or UPPER_WORD(i) to what reads its word i, such as a texture. Buffers need
 GLSL 4.30 or ES 3.10.
 NAME_fits() is true if these are the weights."""
-    noted: ClassVar[list[str]] = ["For GLSL 3.30 and later, and ES 3.00 and later, with high precision."]
+    notes: ClassVar[list[str]] = ["For GLSL 3.30 and later, and ES 3.00 and later, with high precision."]
     calls: ClassVar[dict[str, str]] = {
         "sin": "_sin", "cos": "_cos", "round": "roundEven", "fma": "_fma", "mulhi": "_mulhi",
     }  # fmt: skip
@@ -141,7 +141,7 @@ uint NAME_mulhi(uint a, uint b) {
 class WGSL(_Shader):
     suffix = ".wgsl"
     word = "{name}_weights[{word}]"
-    fits = """
+    check = """
 fn NAME_fits() -> bool {
     if (arrayLength(&NAME_weights) < WORDS) {
         return false;
@@ -149,12 +149,12 @@ fn NAME_fits() -> bool {
     return HEAD;
 }"""
     types: ClassVar[dict[str, str]] = {F32: "f32", U32: "u32", I32: "i32", BOOL: "bool"}
-    # of constants, too, only constant places can be looked at everywhere
+    # some compilers index constants by constants only
     lists = ("var<private> NAME: array<KIND, COUNT> = array<KIND, COUNT>(", ");")
     counting = "for (var INDEX = START; INDEX < STOP; INDEX++) "
     kinds = ("fn", "fn")
     called = "Call: SIGNATURE"
-    told = """
+    usage = """
 Declare the buffer that holds the file of weights, as it is, with numbers of your own:
 @group(0) @binding(0) var<storage, read> NAME_weights: array<u32>;
 NAME_fits() is true if these are the weights."""
@@ -199,7 +199,7 @@ fn NAME_mulhi(a: u32, b: u32) -> u32 {
 
     def function(self, f: Routine) -> list[str]:
         self._pointers = {v.name for v in f.results}
-        # arguments are values, of which only constant places can be looked at
+        # arguments are values, which are indexed by constants only
         arrays = [v for v in f.inputs if v.size is not None]
         copies = [f"{INDENT}var {v.name} = {v.name}_in;" for v in arrays]
         head, *body = super().function(f)
@@ -225,9 +225,9 @@ fn NAME_mulhi(a: u32, b: u32) -> u32 {
 
 class Slang(_Shader):
     suffix = ".slang"
-    tiny = 512  # in SPIR-V, a variable of its own gets all constants before every read of one
+    tiny = 512  # in SPIR-V, every read of a constant first copies all of them to a variable
     word = "weights.Load({byte})"
-    fits = """
+    check = """
 public bool NAME_fits(ByteAddressBuffer weights) {
     uint bytes;
     weights.GetDimensions(bytes);
@@ -240,7 +240,7 @@ public bool NAME_fits(ByteAddressBuffer weights) {
     kinds = ("public void", "void")
     passed = "ByteAddressBuffer weights"
     called = "Call: SIGNATURE"
-    told = """
+    usage = """
 weights: a buffer that holds the file of weights as it is.
 NAME_fits(weights) is true if these are the weights."""
     calls: ClassVar[dict[str, str]] = {"sin": "_sin", "cos": "_cos", "fma": "mad", "mulhi": "_mulhi"}
@@ -272,13 +272,13 @@ float NAME_byte(PASSEDuint i) {
 
 
 class SlangCoopVec(Slang):
-    """The same, with cooperative vectors of half precision for what linear layers give, and activations after them."""
+    """Slang with cooperative vectors of half precision for linear layers and the activations after them."""
 
     inlines = False  # matrices are read from a buffer
     precision = "half"
-    noted: ClassVar[list[str]] = ["Needs cooperative vectors of half precision: Vulkan, OptiX, Direct3D 12."]
+    notes: ClassVar[list[str]] = ["Needs cooperative vectors of half precision: Vulkan, OptiX, Direct3D 12."]
     whole = ""  #: the type of vectors while an expression is printed for all components at once
-    #: Functions that cooperative vectors have.
+    #: Functions of cooperative vectors.
     _WHOLE: ClassVar[set[str]] = {"min", "max", "tanh", "exp", "log"}
 
     def function(self, f: Routine) -> list[str]:
@@ -317,12 +317,12 @@ class SlangCoopVec(Slang):
         return f"{self.whole}(half({text}))" if self.whole else text
 
     def call(self, e: Elementary) -> str:
-        if self.whole:  # clamp has other arguments there
+        if self.whole:  # clamp of cooperative vectors takes other arguments
             return f"{e.function}({self.args(e.args)})"
         return super().call(e)
 
     def _product(self, s: LinearMap) -> list[str]:
-        """The product with a matrix in memory, whose input is put into a vector unless it is one."""
+        """The product with a matrix in memory. The input is copied to a cooperative vector if it is none."""
         x, y, lines = s.x.array.name, s.y.array.name, []
         if not (s.x.whole and x in self.vectors):
             i = f"for (uint i = 0u; i < {s.x.size}u; ++i)"
