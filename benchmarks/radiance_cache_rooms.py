@@ -32,7 +32,8 @@ class Progress:
 
     def __init__(self, ex: Any, render: Any, seed: int, spent: float, args: Any):
         self.ex, self.render, self.seed, self.spent, self.now = ex, render, seed << 12, spent, clock(args.backend)
-        self.moments, self.total, self.passes, self.errors = args.moments, None, 0, []
+        self.moments, self.total, self.passes = args.moments, None, 0
+        self.errors: list[float | None] = [None for moment in args.moments if moment <= spent]  # there was no picture
 
     def step(self, halves: tuple) -> bool:
         """One more pass, unless the last moment has come."""
@@ -49,10 +50,9 @@ class Progress:
         self.spent += self.now() - begin
         self.passes += 1
         passed = sum(moment <= self.spent for moment in self.moments)
-        if passed > len(self.errors):  # noted for all that a long training has used up, too
+        if passed > len(self.errors):
             error = self.ex.relmse(self.total / self.passes, halves)
-            early = [None] * (passed - 1 - len(self.errors)) if self.passes == 1 else []
-            self.errors += early + [error] * (passed - len(self.errors) - len(early))
+            self.errors += [error] * (passed - len(self.errors))
         return True
 
 

@@ -59,9 +59,9 @@ def test_steps_that_were_recorded_see_what_moved(backend):
     scene = scenes.make("matte", 8)
     cache = cn.mitsuba.RadianceCache(scene, small_field(backend))
     before = cache.train(4, samples=256).losses
-    for _ in range(2):  # a first change, and a first reset, let a step be recorded once more
+    for _ in range(4):  # the first changes let a step be recorded once more each
         cache.reset()
-        moved(scene, 0.2)
+        moved(scene, 0.05)
         recordings = cache.train(2, samples=256).recordings
     cache.reset()
     moved(scene, 0.5)
