@@ -91,6 +91,6 @@ def test_the_benchmarks_run(backend, tmp_path, name):
     found = json.loads((tmp_path / f"radiance-cache-{name}-{backend}.json").read_text())["results"]
     if name == "frames":
         assert [frame["frame"] for frame in found["curve"]] == [0, 1, 2, 3]
-        assert all(min(frame["path"], frame["kept"], frame["anew"]) > 0 for frame in found["curve"])
+        assert all(min(frame["path"], frame["kept_1"], frame["anew_0"]) > 0 for frame in found["curve"])
     else:
         assert len(found["rows"]) == 3
