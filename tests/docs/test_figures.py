@@ -342,7 +342,7 @@ def test_radiance_caches_in_rooms_with_glass_and_in_motion():
     for row in results("radiance-cache-rooms-llvm")["rows"]:
         of = [[r and f"{r:.1f}" for r in cache["path_over_cache"]] for cache in row["cache"]]
         cells = [" / ".join(r or "-" for r in ratios) for ratios in of]
-        scene = f"`{row['scene']}`"
+        scene = f"`{row['scene']}`, {row['size']} x {row['size']}"
         assert f"| {' | '.join([scene, *cells])} |" in lines
     balls = {row["ball"]: row for row in results("radiance-cache-bias-llvm")["rows"]}
     for ball, row in balls.items():
@@ -353,6 +353,8 @@ def test_radiance_caches_in_rooms_with_glass_and_in_motion():
     assert f"no seed's mean was off by more than {worst:.1f} %" in text
     frames = results("radiance-cache-frames-llvm")
     mean = frames["mean_of_last_two_thirds"]
-    assert f"{mean['kept']:.3f} with the cache, {mean['path']:.3f} with `path`, and {mean['anew']:.3f} with" in text
-    ahead = [row["kept"] < row["path"] for row in frames["curve"]]
-    assert ahead.index(True) == frames["first_frame_ahead"] and len(ahead) == frames["frames"]
+    said = f"two thirds is {mean['kept_1']:.3f}, that of `path` {mean['path']:.3f}."
+    assert said in text and f"before the cache: {mean['kept_0']:.3f}. A cache" in text
+    assert f"in each frame has {mean['anew_1']:.3f} and {mean['anew_0']:.3f} (" in text
+    assert "In every frame the error is smaller" in text
+    assert all(row["kept_1"] < row["path"] for row in frames["curve"]) and len(frames["curve"]) == frames["frames"]
