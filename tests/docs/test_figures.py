@@ -354,3 +354,26 @@ def test_media_emitters_and_empty_space():
     again = {row["call"]: row["operations"] for row in results("trace-shapes-llvm")["rows"]}
     assert f"| {again['bisections=0'] / 1e3:.0f},000 / {again['silhouette'] / 1e3:.0f},000 |" in text
     assert f"| the gradient of the weights | {again['gradient'] / 1e3:.0f},000 |" in text
+
+
+def test_radiance_caches_in_rooms_with_glass_and_in_motion():
+    text, lines = sentences_of("mitsuba_light"), page("mitsuba_light")
+    for row in results("radiance-cache-rooms-llvm")["rows"]:
+        of = [[r and f"{r:.1f}" for r in cache["path_over_cache"]] for cache in row["cache"]]
+        cells = [" / ".join(r or "-" for r in ratios) for ratios in of]
+        scene = f"`{row['scene']}`, {row['size']} x {row['size']}"
+        assert f"| {' | '.join([scene, *cells])} |" in lines
+    balls = {row["ball"]: row for row in results("radiance-cache-bias-llvm")["rows"]}
+    for ball, row in balls.items():
+        assert abs(row["oracle_percent"]) < 3 * row["oracle_sigma"]
+        pairs = [(row["oracle_percent"], row["oracle_sigma"])] + [(t["percent"], t["sigma"]) for t in row["tails"]]
+        assert f"| {' | '.join([ball, *(f'{mean:+.1f} ± {sigma:.1f}' for mean, sigma in pairs)])} |" in lines
+    worst = max(abs(off) for tail in balls["glass"]["tails"] for off in tail["each"])
+    assert f"no seed's mean was off by more than {worst:.1f} %" in text
+    frames = results("radiance-cache-frames-llvm")
+    mean = frames["mean_of_last_two_thirds"]
+    said = f"two thirds is {mean['kept_1']:.3f}, that of `path` {mean['path']:.3f}."
+    assert said in text and f"before the cache: {mean['kept_0']:.3f}. A cache" in text
+    assert f"in each frame has {mean['anew_1']:.3f} and {mean['anew_0']:.3f} (" in text
+    assert "In every frame the error is smaller" in text
+    assert all(row["kept_1"] < row["path"] for row in frames["curve"]) and len(frames["curve"]) == frames["frames"]

@@ -113,7 +113,7 @@ class RadianceCache:
         whose denominator is not differentiated, with radiances in units of ``scale``; the optimizer is Adam. Step
         :math:`i` draws all its numbers, and the masks of the field's dropouts, from ``(seed, i)``. The step is frozen:
         the first call records it, and others with the same settings replay it, also after the scene's parameters were
-        changed (``mi.traverse``).
+        changed (``mi.traverse``). After the first changes of each kind it may be recorded once more.
 
         Args:
             steps: number of steps to take, at least 0.
@@ -122,7 +122,8 @@ class RadianceCache:
             vertices: see above. With 1, only surfaces that the sensor sees directly are learned, and not those where
                 longer paths end.
             tail: vertices of the rest of a path, at least 1. With more, less of the cache's own error enters the
-                targets, and light spreads by more bounces in a step, but noise and cost are larger.
+                targets, and light spreads by more bounces in a step, but noise and cost are larger. With rough glass,
+                where short tails lose light, take 6 to 16.
             sensor: number of the sensor in the scene.
 
         Returns:
