@@ -1,6 +1,7 @@
 """A stack of materials as films nest them, against a network that has learned it: cost, noise, error at equal time.
 
     python benchmarks/material_stack.py --backend llvm [--quick] [--layers 8] [--counts 1,2,4,8] [--pictures FOLDER]
+    python benchmarks/material_stack.py --backend cuda --counts 0 [--width 256] [--spp 4,16] [--seeds 5] [--steps 2000]
 
 The stack blends layers by bitmaps: paint under a clear coat, metal under bumps, metal under a normal map, cloth. All of
 their colors and roughnesses are bitmaps, made here. It is nested in two ways: as a ``"chain"``, where every layer lies
@@ -61,7 +62,7 @@ class Effort(NamedTuple):
 
 QUICK = Effort(8, 16, 2, 8, (2,), 2, 20, 512)
 #: A GPU is not filled by less.
-GPU = Effort(256, 384, 32, 16384, (4, 16, 64, 256), 5, 4000, 1 << 16)
+GPU = Effort(256, 256, 32, 8192, (4, 16, 64, 256), 5, 2000, 1 << 16)
 
 
 def bitmap(texels: np.ndarray) -> dict:
@@ -154,7 +155,8 @@ class View:
 
 def equal_time(described: dict, learned: dict, effort: Effort, backend: str) -> tuple[dict, dict[str, np.ndarray]]:
     """Errors of the stack and of the network in the time of the stack, and pictures."""
-    rows, pictures = {}, {}
+    rows: dict[str, Any] = {}
+    pictures: dict[str, np.ndarray] = {}
     for name, material, kind in (("stack", described, "path"), ("network", learned, "neural_path")):
         view = View(material, kind, effort.width, backend)
         row: dict[str, Any] = view.cost(effort.spp)
@@ -178,24 +180,35 @@ def equal_time(described: dict, learned: dict, effort: Effort, backend: str) -> 
     return rows, pictures
 
 
+def numbers(text: str) -> list[int]:
+    return [int(n) for n in text.split(",") if n]
+
+
 def main() -> None:
     args = common.arguments(
         __doc__.split("\n")[0],
         layers={"type": int, "default": 8, "help": "layers of the stack in the scene"},
         kind={"default": "tree", "choices": ("chain", "tree"), "help": "how it is nested"},
-        counts={"default": "", "help": "numbers of layers whose cost is measured"},
+        counts={"default": "", "help": "numbers of layers whose cost is measured, such as 1,2,4; 0 for none"},
+        width={"type": int, "help": "of the picture"},
+        spp={"default": "", "help": "samples per pixel of the stack whose time both get, such as 4,16,64"},
+        seeds={"type": int, "help": "pictures of which the mean error is taken"},
+        steps={"type": int, "help": "of the training"},
         quick={"action": "store_true", "help": "small and hardly trained: does it run?"},
         pictures={"type": Path, "help": "folder to draw into"},
     )
     mi.set_variant(f"{args.backend}_ad_rgb")
     cn.mitsuba.register()
     effort = QUICK if args.quick else GPU if args.backend == "cuda" else Effort()
+    given = {name: getattr(args, name) for name in ("width", "seeds", "steps")}
+    given["budgets"] = tuple(numbers(args.spp))
+    effort = effort._replace(**{name: value for name, value in given.items() if value})
     layers = 2 if args.quick else args.layers
-    counts = [int(n) for n in args.counts.split(",")] if args.counts else [1, 2] if args.quick else [1, 2, 4, 8]
+    counts = numbers(args.counts) or ([1, 2] if args.quick else [1, 2, 4, 8])
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         results: dict[str, Any] = {"effort": effort._asdict(), "costs": [], "networks": []}
-        for n in counts:
+        for n in filter(None, counts):
             for kind in ("chain", "tree") if n > 2 else ("tree",):
                 view = View(stack(range(n), effort.texels, kind), "path", effort.width, args.backend)
                 results["costs"].append({"layers": n, "kind": kind} | view.cost(effort.spp))

@@ -31,6 +31,7 @@ SIZES = {
     "small": {"cells": (4, 16), "codes": (4, 8), "bits": 4},
     "medium": {"cells": (2, 8), "codes": (2, 8), "bits": 4},
     "large": {"cells": (2, 8), "codes": (4, 8), "bits": 4},
+    "third": {"cells": (1, 3), "codes": (1, 8), "bits": 4},
     "huge": {"cells": (2, 4), "codes": (8, 8), "bits": 4},
 }
 
@@ -120,7 +121,10 @@ def study(maps: np.ndarray, parts: list[slice], backend: str, effort: Effort, ou
         costs[name]["decoding_ms"] = decoding_ms(field, backend, 1 << (20 if effort.size > 64 else 10))
     pictures = [maps[..., part] for part in parts]
     found["JPEG"] = [Result("JPEG", bits, decoded) for bits, decoded in peers.jpeg_curve(pictures)]
-    for name, encode, cost in (("BC1", peers.bc1, peers.bc1_bits), ("BC7, mode 6", peers.bc7, peers.bc7_bits)):
+    formats = [("BC1", peers.bc1, peers.bc1_bits), ("BC7, mode 6", peers.bc7_mode6, peers.bc7_bits)]
+    if peers.has_bc7() and height % 4 == width % 4 == 0:
+        formats.append(("BC7", peers.bc7, peers.bc7_bits))
+    for name, encode, cost in formats:
         bits = sum(cost(picture) for picture in pictures)
         found[name] = [Result(name, bits, np.dstack([encode(picture) for picture in pictures]))]
     return found, costs
