@@ -118,6 +118,19 @@ def learn(reference: Any, decoder: str, n: int, folder: Path, **options: Any) ->
     return {"type": "neural_bsdf", "filename": str(path)}, found
 
 
+def networks(effort: Effort, backend: str, folder: Path, count: int | None) -> list[dict]:
+    """Costs of a diffuse material and of ``count`` decoders, whatever they have learned."""
+    plain = {"type": "diffuse", "reflectance": 0.6}
+    rows = [{"what": "diffuse, path"} | View(plain, "path", effort.width, backend).cost(effort.spp)]
+    for decoder in list(DECODERS)[:count]:
+        material, _ = learn(mi.load_dict(plain), decoder, effort.texels, folder, steps=100, samples=4096)
+        for kind in ("neural_path", "path") if decoder == "32 x 3" else ("neural_path",):
+            cost = View(material, kind, effort.width, backend).cost(effort.spp)
+            rows.append({"what": f"{decoder}, {kind}"} | cost)
+            print(rows[-1], flush=True)
+    return rows
+
+
 class View:
     """A material on the ball and the floor of ``examples/neural_material.py``, seen by an integrator."""
 
@@ -180,6 +193,22 @@ def equal_time(described: dict, learned: dict, effort: Effort, backend: str) -> 
     return rows, pictures
 
 
+def scene(layers: int, kind: str, effort: Effort, backend: str, folder: Path) -> tuple[dict, dict[str, np.ndarray]]:
+    """Training of a network, and errors of the stack and of the network at equal time; pictures."""
+    described = stack(range(layers), effort.texels, kind)
+    start, cpu = time.perf_counter(), time.process_time()
+    training = dict(steps=effort.steps, samples=effort.samples)
+    learned, found = learn(mi.load_dict(described), "32 x 3", effort.texels, folder, **training)
+    row = {"layers": layers, "kind": kind, "training_s": time.perf_counter() - start}
+    row |= {"training_cpu_s": time.process_time() - cpu, "relative_error": found.relative_error}
+    row |= {"albedo": found.albedo, "reference_albedo": found.reference_albedo}
+    row |= {"spread": found.spread, "reference_spread": found.reference_spread}
+    print(row, flush=True)
+    del found
+    row["ways"], pictures = equal_time(described, learned, effort, backend)
+    return row, pictures
+
+
 def numbers(text: str) -> list[int]:
     return [int(n) for n in text.split(",") if n]
 
@@ -187,9 +216,12 @@ def numbers(text: str) -> list[int]:
 def main() -> None:
     args = common.arguments(
         __doc__.split("\n")[0],
-        layers={"type": int, "default": 8, "help": "layers of the stack in the scene"},
+        layers={"default": "8", "help": "layers of the stacks in the scene, such as 8,16"},
         kind={"default": "tree", "choices": ("chain", "tree"), "help": "how it is nested"},
-        counts={"default": "", "help": "numbers of layers whose cost is measured, such as 1,2,4; 0 for none"},
+        counts={
+            "default": "",
+            "help": "numbers of layers whose cost is measured, such as 1,2,4; 0 for none, nor of networks",
+        },
         width={"type": int, "help": "of the picture"},
         spp={"default": "", "help": "samples per pixel of the stack whose time both get, such as 4,16,64"},
         seeds={"type": int, "help": "pictures of which the mean error is taken"},
@@ -203,45 +235,30 @@ def main() -> None:
     given = {name: getattr(args, name) for name in ("width", "seeds", "steps")}
     given["budgets"] = tuple(numbers(args.spp))
     effort = effort._replace(**{name: value for name, value in given.items() if value})
-    layers = 2 if args.quick else args.layers
+    layers = [2] if args.quick else numbers(args.layers)
     counts = numbers(args.counts) or ([1, 2] if args.quick else [1, 2, 4, 8])
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        results: dict[str, Any] = {"effort": effort._asdict(), "costs": [], "networks": []}
+        results: dict[str, Any] = {"effort": effort._asdict(), "costs": [], "networks": [], "scenes": []}
+        drawn: list[np.ndarray] = []
         for n in filter(None, counts):
             for kind in ("chain", "tree") if n > 2 else ("tree",):
                 view = View(stack(range(n), effort.texels, kind), "path", effort.width, args.backend)
                 results["costs"].append({"layers": n, "kind": kind} | view.cost(effort.spp))
                 print(results["costs"][-1], flush=True)
                 del view
-        results["networks"].append({"what": "diffuse, path"})
-        plain = {"type": "diffuse", "reflectance": 0.6}
-        results["networks"][-1] |= View(plain, "path", effort.width, args.backend).cost(effort.spp)
-        simple = mi.load_dict(plain)
-        for decoder in list(DECODERS)[: 1 if args.quick else None]:
-            material, _ = learn(simple, decoder, effort.texels, folder, steps=100, samples=4096)
-            for kind in ("neural_path", "path") if decoder == "32 x 3" else ("neural_path",):
-                cost = View(material, kind, effort.width, args.backend).cost(effort.spp)
-                results["networks"].append({"what": f"{decoder}, {kind}"} | cost)
-                print(results["networks"][-1], flush=True)
-        described = stack(range(layers), effort.texels, args.kind)
-        start, cpu = time.perf_counter(), time.process_time()
-        training = dict(steps=effort.steps, samples=effort.samples)
-        learned, found = learn(mi.load_dict(described), "32 x 3", effort.texels, folder, **training)
-        row = {"layers": layers, "kind": args.kind, "training_s": time.perf_counter() - start}
-        row |= {"training_cpu_s": time.process_time() - cpu, "relative_error": found.relative_error}
-        row |= {"albedo": found.albedo, "reference_albedo": found.reference_albedo}
-        row |= {"spread": found.spread, "reference_spread": found.reference_spread}
-        print(row, flush=True)
-        del found
-        row["ways"], pictures = equal_time(described, learned, effort, args.backend)
-        results["scene"] = row
+        if any(counts):
+            results["networks"] = networks(effort, args.backend, folder, 1 if args.quick else None)
+        for n in layers:
+            row, pictures = scene(n, args.kind, effort, args.backend, folder)
+            results["scenes"].append(row)
+            drawn.append(np.concatenate(list(pictures.values()), axis=1))
+            print(", ".join(pictures))
     print(common.write("material_stack", args.backend, results, args.out))
     if args.pictures:
         args.pictures.mkdir(parents=True, exist_ok=True)
-        picture = mi.TensorXf(np.concatenate(list(pictures.values()), axis=1))
+        picture = mi.TensorXf(np.concatenate(drawn))
         mi.util.write_bitmap(str(args.pictures / "material_stack.png"), picture, write_async=False)
-        print(", ".join(pictures))
 
 
 if __name__ == "__main__":

@@ -47,6 +47,7 @@ class Effort(NamedTuple):
 
 
 QUICK = Effort(64, 60, 1 << 11, 16, ("small", "large"))
+THIRD = Effort(512, 20_000, 1 << 14, 64, ("third",))
 FULL = Effort(1024, 20_000, 1 << 16, 64, tuple(SIZES))
 
 
@@ -144,11 +145,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("files", nargs="*", type=Path, help="maps of one size, three channels or one each")
     parser.add_argument("--quick", action="store_true", help="small maps, hardly trained: does it run?")
+    parser.add_argument("--third", action="store_true", help="only the file of a third of BC7's size, trained for long")
     parser.add_argument("--full", action="store_true", help="large maps, trained for long")
     parser.add_argument("--backend", default="auto", help="llvm, cuda or auto")
     parser.add_argument("--out", type=Path, default=Path("out/texture"), help="folder of files and pictures")
     args = parser.parse_args()
-    backend, effort = cn.backend.require(args.backend), QUICK if args.quick else FULL if args.full else Effort()
+    backend = cn.backend.require(args.backend)
+    effort = QUICK if args.quick else THIRD if args.third else FULL if args.full else Effort()
     args.out.mkdir(parents=True, exist_ok=True)
     maps, parts = sources.read(args.files) if args.files else (sources.material(effort.size), sources.MAPS)
     height, width, channels = maps.shape

@@ -28,7 +28,7 @@ def test_bsdf_fits(tmp_path, backend):
 def test_material_stack(tmp_path, backend):
     found = rows("material_stack", backend, tmp_path, "--counts", "0", "--seeds", "2", "--pictures", str(tmp_path))
     assert found["costs"] == [] and found["effort"]["seeds"] == 2
-    stack, network = (found["scene"]["ways"][name] for name in ("stack", "network"))
+    stack, network = (found["scenes"][0]["ways"][name] for name in ("stack", "network"))
     assert stack["converged"] == 0 < network["converged"]  # against the stack itself
     assert [row["ms"] for row in stack["equal_time"]] == [row["ms"] for row in network["equal_time"]]
     assert all(row["relmse"] > 0 for way in (stack, network) for row in way["equal_time"])
