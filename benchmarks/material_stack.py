@@ -257,7 +257,7 @@ def main() -> None:
     print(common.write("material_stack", args.backend, results, args.out))
     if args.pictures:
         args.pictures.mkdir(parents=True, exist_ok=True)
-        picture = mi.TensorXf(np.concatenate(drawn))
+        picture = mi.TensorXf(np.concatenate(drawn).repeat(2, axis=0).repeat(2, axis=1))
         mi.util.write_bitmap(str(args.pictures / "material_stack.png"), picture, write_async=False)
 
 

@@ -5,7 +5,7 @@ Runs ``examples/texture_compression.py``, which says what is compared, and write
     python benchmarks/texture_compression.py [--quick | --third | --full] [--backend llvm] [--pictures FOLDER]
 
 ``--third`` trains the file of a third of BC7's size for long, and writes ``texture-third-<backend>.json``. BC7 has a
-row for an encoder of all its modes if the packages ``etcpak`` and ``texture2ddecoder`` are installed.
+row for an encoder of several modes if the packages ``etcpak`` and ``texture2ddecoder`` are installed.
 """
 
 from __future__ import annotations

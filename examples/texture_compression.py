@@ -47,7 +47,7 @@ class Effort(NamedTuple):
 
 
 QUICK = Effort(64, 60, 1 << 11, 16, ("small", "large"))
-THIRD = Effort(512, 20_000, 1 << 14, 64, ("third",))
+THIRD = Effort(512, 6000, 1 << 14, 64, ("third",))
 FULL = Effort(1024, 20_000, 1 << 16, 64, tuple(SIZES))
 
 
