@@ -4,8 +4,8 @@ BC1 and BC4 (also called S3TC and RGTC; Khronos Data Format Specification 1.3, c
 as two end points and an index per texel into a palette between them: three channels in 64 bits, one channel in 64 bits.
 BC7 has eight modes, of 128 bits a block; the one here is mode 6 (16 colours between end points of 8 bits a channel, of
 which the last is shared; here it is free). The search is a plain one: end points along the principal axis, then four
-times least squares for the indices found. An encoder with several modes is much better; :func:`bc7` is one, bc7enc in the
-package ``etcpak``, decoded by ``texture2ddecoder``. Neither is needed for the rest.
+times least squares for the indices found. An encoder with several modes is much better; :func:`bc7` is one, bc7enc in
+the package ``etcpak``, decoded by ``texture2ddecoder``. Neither is needed for the rest.
 """
 
 from __future__ import annotations
