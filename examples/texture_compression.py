@@ -31,6 +31,7 @@ SIZES = {
     "small": {"cells": (4, 16), "codes": (4, 8), "bits": 4},
     "medium": {"cells": (2, 8), "codes": (2, 8), "bits": 4},
     "large": {"cells": (2, 8), "codes": (4, 8), "bits": 4},
+    "third": {"cells": (1, 3), "codes": (1, 8), "bits": 4},
     "huge": {"cells": (2, 4), "codes": (8, 8), "bits": 4},
 }
 
@@ -46,6 +47,7 @@ class Effort(NamedTuple):
 
 
 QUICK = Effort(64, 60, 1 << 11, 16, ("small", "large"))
+THIRD = Effort(512, 6000, 1 << 14, 64, ("third",))
 FULL = Effort(1024, 20_000, 1 << 16, 64, tuple(SIZES))
 
 
@@ -120,7 +122,10 @@ def study(maps: np.ndarray, parts: list[slice], backend: str, effort: Effort, ou
         costs[name]["decoding_ms"] = decoding_ms(field, backend, 1 << (20 if effort.size > 64 else 10))
     pictures = [maps[..., part] for part in parts]
     found["JPEG"] = [Result("JPEG", bits, decoded) for bits, decoded in peers.jpeg_curve(pictures)]
-    for name, encode, cost in (("BC1", peers.bc1, peers.bc1_bits), ("BC7, mode 6", peers.bc7, peers.bc7_bits)):
+    formats = [("BC1", peers.bc1, peers.bc1_bits), ("BC7, mode 6", peers.bc7_mode6, peers.bc7_bits)]
+    if peers.has_bc7() and height % 4 == width % 4 == 0:
+        formats.append(("BC7", peers.bc7, peers.bc7_bits))
+    for name, encode, cost in formats:
         bits = sum(cost(picture) for picture in pictures)
         found[name] = [Result(name, bits, np.dstack([encode(picture) for picture in pictures]))]
     return found, costs
@@ -140,11 +145,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("files", nargs="*", type=Path, help="maps of one size, three channels or one each")
     parser.add_argument("--quick", action="store_true", help="small maps, hardly trained: does it run?")
+    parser.add_argument("--third", action="store_true", help="only the file of a third of BC7's size, trained for long")
     parser.add_argument("--full", action="store_true", help="large maps, trained for long")
     parser.add_argument("--backend", default="auto", help="llvm, cuda or auto")
     parser.add_argument("--out", type=Path, default=Path("out/texture"), help="folder of files and pictures")
     args = parser.parse_args()
-    backend, effort = cn.backend.require(args.backend), QUICK if args.quick else FULL if args.full else Effort()
+    backend = cn.backend.require(args.backend)
+    effort = QUICK if args.quick else THIRD if args.third else FULL if args.full else Effort()
     args.out.mkdir(parents=True, exist_ok=True)
     maps, parts = sources.read(args.files) if args.files else (sources.material(effort.size), sources.MAPS)
     height, width, channels = maps.shape

@@ -3,12 +3,14 @@
 BC1 and BC4 (also called S3TC and RGTC; Khronos Data Format Specification 1.3, chapters 18 and 19) store a 4 x 4 block
 as two end points and an index per texel into a palette between them: three channels in 64 bits, one channel in 64 bits.
 BC7 has eight modes, of 128 bits a block; the one here is mode 6 (16 colours between end points of 8 bits a channel, of
-which the last is shared; here it is free). An encoder that chooses among all modes is better. The search is a plain
-one: end points along the principal axis, then four times least squares for the indices found.
+which the last is shared; here it is free). The search is a plain one: end points along the principal axis, then four
+times least squares for the indices found. An encoder with several modes is much better; :func:`bc7` is one, bc7enc in
+the package ``etcpak``, decoded by ``texture2ddecoder``. Neither is needed for the rest.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import io
 
 import numpy as np
@@ -90,9 +92,30 @@ def bc1_bits(maps: np.ndarray) -> int:
     return 4 if maps.shape[2] == 3 else 4 * maps.shape[2]
 
 
-def bc7(maps: np.ndarray) -> np.ndarray:
+def bc7_mode6(maps: np.ndarray) -> np.ndarray:
     """Up to four channels in BC7's mode 6."""
     return blocks(maps, (8,) * maps.shape[2], 16)
+
+
+def has_bc7() -> bool:
+    """Are the packages of :func:`bc7` installed?"""
+    return all(importlib.util.find_spec(name) for name in ("etcpak", "texture2ddecoder"))
+
+
+def bc7(maps: np.ndarray) -> np.ndarray:
+    """Up to three channels of a map in BC7 by several of its modes; sides must be multiples of 4."""
+    import etcpak
+    import texture2ddecoder
+
+    height, width, channels = maps.shape
+    rgba = np.zeros((height, width, 4), np.uint8)
+    rgba[..., :channels], rgba[..., 3] = np.round(maps * 255), 255
+    search = etcpak.BC7CompressBlockParams()
+    search.init_linear_weights()  # all channels count alike, as in the PSNR
+    search.m_uber_level = 4
+    data = etcpak.compress_bc7(rgba.tobytes(), width, height, search)
+    bgra = np.frombuffer(texture2ddecoder.decode_bc7(data, width, height), np.uint8).reshape(height, width, 4)
+    return bgra[..., 2::-1][..., :channels].astype(np.float32) / 255
 
 
 def bc7_bits(maps: np.ndarray) -> int:

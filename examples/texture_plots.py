@@ -15,6 +15,7 @@ STYLE = {
     "JPEG": (".-", "#d9702b"),
     "BC1": ("s", "#4f9d4f"),
     "BC7, mode 6": ("D", "#8a5aa8"),
+    "BC7": ("^", "#8a5aa8"),
 }
 CROP = 112  # texels a side
 

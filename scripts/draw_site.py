@@ -22,6 +22,7 @@ PROGRAMS: dict[tuple[str, ...], tuple[str, ...]] = {
     ),
     ("scripts/draw_hero.py",): ("hero.png",),
     ("scripts/draw_glass.py",): ("glass.png",),
+    ("benchmarks/material_stack.py", "--pictures", IMAGES): ("material_stack.png",),
 }
 #: The same for plots, which are drawn for dark pages, too: ``X-dark.png``.
 PLOTS: dict[tuple[str, ...], tuple[str, ...]] = {

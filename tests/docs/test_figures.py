@@ -100,6 +100,23 @@ def test_learned_materials():
     assert {"roughdielectric 0.3", "principled glass", "principledthin"} <= set(materials)
 
 
+def test_stacks_of_materials():
+    found, text = results("material_stack-llvm"), page("mitsuba")
+    costs = {(row["layers"], row["kind"]): row for row in found["costs"]}
+    for n in {layers for layers, _ in costs}:
+        times = [f"{costs[n, kind]['ms']:.1f}" if (n, kind) in costs else "" for kind in ("tree", "chain")]
+        assert f"| stack of {n} | {times[0]} | {times[1]} | {costs[n, 'tree']['ms_besides']:.0f} |" in text
+    for row in found["networks"]:
+        assert f"| {row['what']} | {row['ms']:.1f} | | {row['ms_besides']:.0f} |" in text
+    for scene in found["scenes"]:
+        for stack, network in zip(*(scene["ways"][way]["equal_time"] for way in ("stack", "network")), strict=True):
+            cells = [scene["layers"], f"{stack['ms'] / 1e3:.1f}"]
+            cells += [c for row in (stack, network) for c in (row["spp"], f"{row['relmse']:.4f}")]
+            ratio = stack["relmse"] / network["relmse"]
+            assert f"| {' | '.join(map(str, cells))} | {ratio:.1f} |" in text
+        assert f"| {scene['relative_error']:.3f} | {scene['ways']['network']['converged']:.4f} |" in text
+
+
 def sentences_of(name):
     """A page, or README.md, with single blanks between words, so that sentences may be broken anywhere."""
     path = ROOT / "README.md" if name == "README" else ROOT / "docs" / f"{name}.md"
@@ -286,10 +303,10 @@ def test_tables_of_derivatives():
 
 def test_table_of_compressed_textures():
     names, rows = ("psnr", "albedo", "surface", "physical"), page("textures")
-    codecs = results("texture-compression-llvm")["codecs"]
+    codecs = [row for name in ("compression", "third") for row in results(f"texture-{name}-llvm")["codecs"]]
     lines = [f"| {c['codec']} | {c['bits']:.2f} | {' | '.join(f'{c[n]:.2f}' for n in names)} |" for c in codecs]
     printed = re.findall(r"^\| (?:neural|JPEG|BC).*\|$", rows, re.M)
-    assert len(printed) > 7 and set(printed) <= set(lines)
+    assert len(printed) > 10 and set(printed) <= set(lines)
 
 
 def test_tables_of_many_fields_and_of_several_gpus():

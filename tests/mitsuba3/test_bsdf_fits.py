@@ -25,6 +25,17 @@ def test_bsdf_fits(tmp_path, backend):
 
 
 @pytest.mark.slow
+def test_material_stack(tmp_path, backend):
+    found = rows("material_stack", backend, tmp_path, "--counts", "0", "--seeds", "2", "--pictures", str(tmp_path))
+    assert found["costs"] == [] and found["effort"]["seeds"] == 2
+    stack, network = (found["scenes"][0]["ways"][name] for name in ("stack", "network"))
+    assert stack["converged"] == 0 < network["converged"]  # against the stack itself
+    assert [row["ms"] for row in stack["equal_time"]] == [row["ms"] for row in network["equal_time"]]
+    assert all(row["relmse"] > 0 for way in (stack, network) for row in way["equal_time"])
+    assert (tmp_path / "material_stack.png").exists()
+
+
+@pytest.mark.slow
 def test_bsdf_sampling(tmp_path, backend):
     (row,) = rows("bsdf_sampling", backend, tmp_path)
     assert row["reference"]["spread"] < row["network"]["spread"] < row["one lobe"]["spread"]

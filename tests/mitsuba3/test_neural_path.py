@@ -268,6 +268,15 @@ def two_decoders():
     return spheres([textured, material(decoder(1, seed=2))], size=8)
 
 
+@pytest.fixture
+def glass():
+    """Two balls of glass that a network knows from both sides."""
+    field = cn.NeuralField(None, cn.MLP(12, 3, width=8, depth=1, bias=True))
+    made = cn.mitsuba.Decoder(cn.mitsuba.build(field), eta=1.5)
+    lobes = (0.1, 0.1, 0.1, 0.2, 0.3, 0.1, *[0.3] * 9)
+    return spheres([cn.mitsuba.NeuralBSDF(made, lobes=lobes)] * 2, size=8)
+
+
 WANTED = ("weights", "latent", "radiance", "floor.bsdf.reflectance", "diffuse_reflectance")
 
 
@@ -345,9 +354,12 @@ def test_banks_of_all_decoders_are_open_on_the_way_back(monkeypatch, two_decoder
     assert opened == [(fields, count) for count in (None, 7) if neural]
 
 
-@pytest.mark.parametrize(("part", "networks"), [("decoder", "branch"), ("latent", "wavefront")])
-def test_finite_differences(backend, two_decoders, part, networks):
-    scene, integrator = two_decoders, ours(networks=networks)
+@pytest.mark.parametrize(
+    ("scene", "part", "networks"),
+    [("two_decoders", "decoder", "branch"), ("two_decoders", "latent", "wavefront"), ("glass", "decoder", "branch")],
+)
+def test_finite_differences(request, backend, scene, part, networks):
+    scene, integrator = request.getfixturevalue(scene), ours(networks=networks)
     params = mi.traverse(scene)
     name = next(k for k in names(scene) if part in k)
     value = params[name]
