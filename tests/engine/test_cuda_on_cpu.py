@@ -315,15 +315,21 @@ def test_biases_without_a_layout_and_of_other_buffers_stay_in_theirs(llvm):
     assert other["weights"] is not net["weights"]
 
 
-def test_biases_in_a_symbolic_loop(llvm):
-    """The banks are summed behind the loop, the matrices of biases among them."""
+@pytest.mark.parametrize("whole", [True, False])
+def test_biases_in_a_symbolic_loop(llvm, monkeypatch, whole):
+    """The banks are summed behind the loop, the matrices of biases among them; parts of one buffer that are evaluated
+    one by one have banks with room for their own."""
     net, weights, biases, layers = network(llvm, dropout=0.2)
+    room, sides = set(), banks.Banks.sides
+    monkeypatch.setattr(banks.Banks, "sides", lambda *a: (room.add(len(found := list(sides(*a)))), found)[1])
     x, dy = numbers(3, 700), numbers(2, 700, seed=1) / 700
     buffer, steps = net["weights"], 2
     dr.enable_grad(buffer)
 
     def body(i, total):
-        y = net(drnn.CoopVec([llvm.Float(v) * 1 for v in x]), cn.Key(7, step=i))
+        y, key = drnn.CoopVec([llvm.Float(v) * 1 for v in x]), cn.Key(7, step=i)
+        for part in [net] if whole else net.layers:
+            y = part(y, key)
         return i + 1, total + sum(a * llvm.Float(d) for a, d in zip(y, dy, strict=True))
 
     with cn.gradient_path("banks"):
@@ -331,6 +337,7 @@ def test_biases_in_a_symbolic_loop(llvm):
         total = dr.while_loop(state, lambda i, t: i < steps, body, mode="symbolic", max_iterations=-1)[1]
         dr.backward(total)
     got = dr.grad(buffer).numpy()
+    assert room == {3 if whole else 1}
     dw, db = 0, 0
     for step in range(steps):
         drop = reference.MLPDropout(0.2, seed=7, step=step)

@@ -30,7 +30,9 @@ from support.exported import (
 )
 
 import coopnet as cn
+from coopnet.interop.export.derivative import with_jacobian
 from coopnet.interop.export.export import check_name
+from coopnet.interop.export.language import F32, LinearMap, Routine, Var, Vec
 from coopnet.interop.export.reserved import reserved
 from coopnet.interop.export.weights import WeightFile, fingerprint
 
@@ -106,6 +108,15 @@ def test_the_derivative_of_the_only_coordinate_is_no_factor(tmp_path):
     """It is 1."""
     field = cn.NeuralField(cn.Frequency(2, in_features=1), cn.Tanh()).build("llvm")
     assert " d_phase[0] = 0.5f;" in cn.export(field, "c", tmp_path / "f.c", derivatives=True).source.read_text()
+
+
+def test_derivatives_of_a_part_of_a_vector():
+    """They lie behind those of what comes before the part, three of each entry for three coordinates."""
+    x, y = Var("x", F32, 3), Var("y", F32, 4)
+    body = [LinearMap(Vec(y, 1, 2), Vec(x, 2, 1), None, None)]
+    both = with_jacobian(Routine("f", (x,), (y,), body), "f_jacobian").body
+    (moved,) = (s for s in both if isinstance(s, LinearMap) and s.y.array != y)
+    assert [(v.start, v.size) for v in (moved.y, moved.x)] == [(3, 6), (6, 3)]
 
 
 # ---- Dropout -----------------------------------------------------------------------------------------------
