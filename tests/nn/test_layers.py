@@ -562,6 +562,16 @@ def test_optimizer_pulls_and_pushes(ns, backend, packing):
     assert set(other.keys()) == set(net.keys())
 
 
+@pytest.mark.parametrize(
+    "make", [lambda p: cn.Sequential(cn.Linear(2, 2), prefix=p), lambda p: cn.Embedding(2, 2, prefix=p)]
+)
+def test_prefixes_are_plain_strings(ns, make):
+    class Odd(str):
+        __str__ = __format__ = None
+
+    assert all(name.startswith("a") for name in make(Odd("a")).alloc(ns.TensorXf))
+
+
 def test_prefix_tells_networks_apart(ns):
     a, b = (cn.Sequential(cn.Linear(2, 2), prefix=p).alloc(ns.TensorXf) for p in "ab")
     opt = SGD(lr=1, params=a)
