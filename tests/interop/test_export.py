@@ -88,7 +88,7 @@ def test_variants_of_layers(tmp_path, name):
         written = cn.export(c.field, target, tmp_path / f"f{suffix}", derivatives=True, inline=False)
     sizes = len(c.y), len(c.jacobian)
     for y, jacobian in (
-        Library([tmp_path / "f.c"], tmp_path).run("field_jacobian", written.weights, c.x, sizes),
+        Library([tmp_path / "f.c"], tmp_path, "-O0").run("field_jacobian", written.weights, c.x, sizes),
         run_numpy(tmp_path / "f.py", "field_jacobian", written.weights, c.x),
     ):
         agree(y, c.y, 1e-5)
