@@ -454,6 +454,7 @@ def test_errors_of_layers(ns, backend):
         (lambda: cn.MLP(2, 3, depth=-1), ValueError, "MLP: depth is -1; an int of at least 0"),
         (lambda: cn.HashGrid(2, n_levels=0), ValueError, "HashGrid: n_levels is 0; a positive int"),
         (lambda: cn.HashGrid(2, hashmap_size=9), ValueError, "HashGrid: hashmap_size is 9; a multiple"),
+        (lambda: cn.HashGrid(n_features_per_level=10**400), ValueError, "^HashGrid: .{,300}$"),
         (lambda: cn.HashGrid(2, per_level_scale=-0.5), ValueError, "HashGrid: per_level_scale is -0.5"),
         (lambda: cn.HashGrid(2)([ns.Float(1), ns.Float(2)]), ValueError, "HashGrid: the layer has no parameters yet"),
     ]:
