@@ -479,7 +479,7 @@ def test_objective_that_is_the_loss(ns, backend):
 
 def test_objective_of_gradients(ns, backend):
     """The distance to a circle from its boundary and an eikonal loss, the batch being a PyTree of its own."""
-    net = cn.MLP(2, 1, width=16, depth=1, activation="softplus", bias=True)
+    net = cn.MLP(2, 1, width=16, depth=2, activation="softplus", bias=True)
     field = cn.NeuralField(None, net).build(backend, seed=1)
 
     def batch(key):
