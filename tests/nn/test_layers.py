@@ -466,6 +466,8 @@ def test_new_value_of_the_wrong_shape(ns):
     net = cn.MLP(2, 3, width=4, depth=1).alloc(ns.TensorXf)
     with pytest.raises(ValueError, match=r"parameter 'layers.0.weights' has shape \(4, 2\), but .* shape \(2, 4\)"):
         net["layers.0.weights"] = dr.zeros(ns.TensorXf, (2, 4))
+    with pytest.raises(ValueError, match=r"parameter 'layers.0.weights' has shape \(4, 2\), but .* shape \(1, 1\)"):
+        net["layers.0.weights"] = np.ones((1, 1), np.float32).view(np.matrix)  # whose rows have rows
     assert "layers.0.weights" in net and "layers.1.weights" not in net and len(net) == 2
 
 
