@@ -918,6 +918,8 @@ def test_divergence_is_an_error(photo, tmp_path, backend, capsys, no_plots):
 def test_warnings_are_a_line_each(photo, tmp_path, monkeypatch, capsys):
     def fit_image(*arguments, **options):
         warnings.warn("half of\nit", RuntimeWarning, stacklevel=2)
+        for none_of_the_user_s in (ResourceWarning, DeprecationWarning):
+            warnings.warn("a file was left open", none_of_the_user_s, stacklevel=2)
         result = cn.FitResult(1, [0.5])
         return images.ImageFit(None, result, 20.0, None, {"field": tmp_path / "x"})
 

@@ -132,9 +132,9 @@ def check_flag(where: str, name: str, value: Any) -> bool:
 
 
 def check_text(where: str, name: str, value: Any) -> str:
-    """``value``; raises ``ValueError`` unless it is a string."""
+    """``value`` as a plain string; raises ``ValueError`` unless it is a string."""
     check(isinstance(value, str), where, name, value, "a string")
-    return value
+    return str.__str__(value)
 
 
 def check_choice(where: str, name: str, value: Any, accepted: tuple[str, ...]) -> str:

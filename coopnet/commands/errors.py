@@ -71,10 +71,15 @@ def about_options() -> Iterator[None]:
 
 @contextmanager
 def telling_warnings() -> Iterator[list[str]]:
-    """Prints the warnings of a block after it, a line each, except messages in the list."""
+    """Prints the warnings of a block after it, a line each, except messages in the list.
+
+    Those for programmers, of files that somebody left open and of names that will go, are none of the user's.
+    """
     silent: list[str] = []
     with warnings.catch_warnings(record=True) as noted:
-        warnings.simplefilter("default")
+        warnings.simplefilter("ignore")
+        for meant in (UserWarning, RuntimeWarning):
+            warnings.simplefilter("default", meant)
         yield silent
     for warning in noted:
         if str(warning.message) not in silent:

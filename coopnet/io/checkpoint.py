@@ -149,7 +149,7 @@ def load(path: str | os.PathLike[str], backend: Any = "auto", precision: str = "
         _ensure(valid, "load", path, f"{p.name} has shape {value.shape}, but {p.shape} is needed.")
         known = value.dtype in NUMPY_TYPES.values()
         _ensure(known, "load", path, f"{p.name} holds {value.dtype}; float16, float32 or float64 is needed.")
-        p.fill(value.reshape(p.shape), f"load: {os.fspath(path)!r}")
+        p.fill(value.reshape(p.shape), f"load: {file_name(path, 'load')!r}")
     return field.pack()
 
 
@@ -235,7 +235,7 @@ def _user_metadata(metadata: Mapping[str, Any]) -> str:
 
 
 def _bad(where: str, path: Any, what: str) -> ValueError:
-    return ValueError(f"{where}: {os.fspath(path)!r}: {what if len(what) <= 800 else what[:797] + '...'}")
+    return ValueError(f"{where}: {file_name(path, where)!r}: {what if len(what) <= 800 else what[:797] + '...'}")
 
 
 def _ensure(ok: Any, where: str, path: Any, what: str) -> None:

@@ -177,7 +177,7 @@ def _ids(x: Any, own: type) -> Any:
     """The ids in ``x`` as one 1D array on the backend of ``own``, in their own type."""
     if isinstance(x, (int, np.integer, np.ndarray)) and not isinstance(x, bool):
         return _from_numpy(np.asarray(x), own)
-    if dr.is_tensor_v(x) and x.ndim == 1:
+    if isinstance(x, dr.ArrayBase) and dr.is_tensor_v(x) and x.ndim == 1:
         x = x.array
     kind, leaf = kinds.kind(x, "Embedding")
     features = kinds.features(x, kind)

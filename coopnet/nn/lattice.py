@@ -49,7 +49,7 @@ class Lattice(Encoding):
         self.n_features_per_level = check_positive(where, "n_features_per_level", n_features_per_level)
         self.hashmap_size = check_positive(where, "hashmap_size", hashmap_size)
         self.base_resolution = check_positive(where, "base_resolution", base_resolution)
-        needed = f"a multiple of n_features_per_level, {self.n_features_per_level},"
+        needed = f"a multiple of n_features_per_level, {shown(self.n_features_per_level)},"
         divisible = self._MULTIPLE is not None or hashmap_size % n_features_per_level == 0
         check(divisible, where, "hashmap_size", hashmap_size, needed)
         if per_level_scale is not None:

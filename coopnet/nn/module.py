@@ -350,7 +350,7 @@ def _pairs(other: Any, where: str) -> list:
 
 def _as_parameter(value: Any, current: Any, what: str) -> Any:
     """``value`` in the type of the parameter ``current``; raises unless it has its shape and holds real numbers."""
-    if isinstance(value, (list, tuple)):  # dr.shape() never ends for lists that contain themselves
+    if isinstance(value, (list, tuple, np.ndarray)):  # dr.shape() never ends for lists in themselves, and np.matrix
         with suppress(Exception):
             value = np.asarray(value)
     array = isinstance(value, (np.ndarray, dr.ArrayBase))

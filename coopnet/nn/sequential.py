@@ -67,7 +67,7 @@ class Sequential(Composed):
                 raise TypeError(f"Sequential: layer {i} is a {type(layer).__name__}; a Module instance is needed.")
         if not isinstance(prefix, str):
             raise TypeError(f"Sequential: prefix is {shown(prefix)}; a string is needed.")
-        self.layers, self.prefix = layers, prefix
+        self.layers, self.prefix = layers, str.__str__(prefix)  # a plain string
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:  # type: ignore[override]
         layers = []

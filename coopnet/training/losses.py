@@ -172,6 +172,7 @@ def variance(y: Any, target: Any, *, pdf: Any = None) -> Any:
     >>> loss = cn.training.variance([dr.exp(v) for v in field(p)], targets, pdf=density)
     """
     ys, ts, ps = _arguments("variance", y, target, pdf)
+    ensure(all(not _real(v) or v for v in ys), "variance: y holds the number 0; positive predictions are needed.")
     second = [dr.detach(dr.square(b)) / p for b, p in zip(ts, ps or [1.0] * len(ts), strict=True)]
     return _mean([dr.square(b) / a - c for a, b, c in zip(ys, ts, second, strict=True)], ps)
 

@@ -10,7 +10,7 @@ import drjit as dr
 import numpy as np
 
 from ..bounds import corners, to_unit
-from ..checks import check_int, ensure, entries
+from ..checks import check_int, ensure, entries, shown
 from ..derivatives import like
 from ..field import NeuralField
 from ..jit import kinds
@@ -47,7 +47,7 @@ def displaced(field: NeuralField, spatial: Any) -> NeuralField:
         sides = (check_int(_WHERE, "spatial", spatial, 2, 2**20, needed),) * n
     count = max(sides) ** len(sides) * len(sides)
     advice = "take fewer, or name the first coordinates alone, as in spatial=(16, 16, 16)"
-    ensure(count <= _MOST, f"{_WHERE}: spatial is {spatial!r}, which makes {count:.2g} displacements; {advice}.")
+    ensure(count <= _MOST, f"{_WHERE}: spatial is {shown(spatial)}, which makes {count:.2g} displacements; {advice}.")
     encoding = Identity() if field.encoding is None else field.encoding
     return rebuilt(field, Displaced(encoding, sides), field.network, _new_parameters)
 

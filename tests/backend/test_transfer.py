@@ -392,11 +392,13 @@ def test_an_optimizer_alone(place, llvm):
         cn.to(cn.training.EMA(field), "cuda")
     with pytest.raises(TypeError, match="to: Adam works on"):
         cn.to((field, opt), "numpy")
-    free = dr.opt.Adam(1e-2, params={"vertices": llvm.Array3f(1, 2, 3), "texels": llvm.TensorXf([1, 2], (1, 2))})
+    free = dr.opt.AdamW(1e-2, params={"vertices": llvm.Array3f(1, 2, 3), "texels": llvm.TensorXf([1, 2], (1, 2))})
+    free.weight_decay = llvm.Float(0.25)
     free["weights"] = llvm.TensorXf([3, 4], (1, 2))  # called as packed ones are, which are flat
     free["mesh.weights"] = llvm.Array3f(1, 2, 3)
     there = cn.to(free, "cuda")
     assert place(dict(there.items())["vertices"]) == "cuda" and dr.grad_enabled(there["texels"])
+    assert place(there.weight_decay) == "cuda" and there.weight_decay.numpy() == 0.25
     np.testing.assert_array_equal(there["weights"].numpy(), [[3, 4]])
     np.testing.assert_array_equal(there["mesh.weights"].numpy(), [[1], [2], [3]])
 

@@ -20,9 +20,12 @@ SMALLER = {"1024x1200": "24x16", "--width 128": "--width 32"}
 
 
 def plain(text):
-    """Without numbers, hashes, widths of columns, and what depends on the backend."""
+    """Without numbers, hashes, widths of columns, warnings, and what depends on the backend."""
+    text = re.sub(
+        r"^coopnet: warning: .*\n", "", text, flags=re.M
+    )  # of a machine, such as little memory; tested elsewhere
     text = re.sub(r"\b[0-9a-f]{12,64}\b", "#", text)
-    text = re.sub(r"[\d.,]*\d(e-\d+)?|…", "#", text)
+    text = re.sub(r"((?<= )-)?([\d.,]*\d(e[-+]?\d+)?|\binf\b|…)", "#", text)
     return re.sub(r"[ \t]+", " ", re.sub(r"LLVM|CUDA|single|half", "@", text)).strip()
 
 

@@ -207,18 +207,35 @@ def test_banks_accumulate_biases_as_matrices(llvm, samples):
         all_close([got[layer.bias.offset : layer.bias.offset + layer.config[1]]], [db[i]], 2e-5)
 
 
-def test_the_matrices_of_biases_lie_behind_all_others(llvm):
-    net, _, _, layers = network(llvm)
+def test_banks_count_biases_for_values_alone(llvm):
+    """Tangents go through the layers without them; spilled vectors know nothing of banks."""
+    net, *_ = network(llvm)
+    x, d, a, b = (numbers(3 if i < 2 else 2, 2000, seed=i) for i in range(4))
+    found = []
+    for path in ("banks", "spill"):
+        dr.disable_grad(net["weights"])
+        dr.enable_grad(net["weights"])
+        with cn.gradient_path(path):
+            p, direction = (drnn.CoopVec([llvm.Float(v) for v in u]) for u in (x, d))
+            y, (moved,) = net.jvp(p, [direction])
+            parts = zip([*y, *moved], [*a, *b], strict=True)
+            dr.backward(sum(v * llvm.Float(w) for v, w in parts))
+        found.append(dr.grad(net["weights"]).numpy())
+    all_close(found[:1], found[1:], 2e-5)
+
+
+@pytest.mark.parametrize("depth", [2, 3])  # a buffer of 122 numbers, and one of 194: just over a multiple of 64
+def test_the_matrices_of_biases_lie_behind_all_others(llvm, depth):
+    net, _, _, layers = network(llvm, depth=depth)
     affine = [Affine(m) for m in layers]
     buffer = net["weights"]
     found = banks.Banks(buffer, [*affine, affine[0]], 3)  # a layer that is there twice has one sum
     end = -(-dr.width(buffer) // 64) * 64
-    first, second, third = (16 * m.config[1] for m in layers)
     expected, place = {}, end
-    for m, size in zip(layers, (first, second, third), strict=True):
+    for m in layers:
         place = -(-place // 64) * 64
         expected[m.bias.offset] = place
-        place += size
+        place += 16 * m.config[1]
     assert {offset: at for offset, (_, at) in found.biased.items()} == expected
     assert len(found.banks) == 3 and {dr.width(b) for b in found.banks} == {place}
     for k in range(3):
@@ -315,15 +332,21 @@ def test_biases_without_a_layout_and_of_other_buffers_stay_in_theirs(llvm):
     assert other["weights"] is not net["weights"]
 
 
-def test_biases_in_a_symbolic_loop(llvm):
-    """The banks are summed behind the loop, the matrices of biases among them."""
+@pytest.mark.parametrize("whole", [True, False])
+def test_biases_in_a_symbolic_loop(llvm, monkeypatch, whole):
+    """The banks are summed behind the loop, the matrices of biases among them; parts of one buffer that are evaluated
+    one by one have banks with room for their own."""
     net, weights, biases, layers = network(llvm, dropout=0.2)
+    room, sides = set(), banks.Banks.sides
+    monkeypatch.setattr(banks.Banks, "sides", lambda *a: (room.add(len(found := list(sides(*a)))), found)[1])
     x, dy = numbers(3, 700), numbers(2, 700, seed=1) / 700
     buffer, steps = net["weights"], 2
     dr.enable_grad(buffer)
 
     def body(i, total):
-        y = net(drnn.CoopVec([llvm.Float(v) * 1 for v in x]), cn.Key(7, step=i))
+        y, key = drnn.CoopVec([llvm.Float(v) * 1 for v in x]), cn.Key(7, step=i)
+        for part in [net] if whole else net.layers:
+            y = part(y, key)
         return i + 1, total + sum(a * llvm.Float(d) for a, d in zip(y, dy, strict=True))
 
     with cn.gradient_path("banks"):
@@ -331,6 +354,7 @@ def test_biases_in_a_symbolic_loop(llvm):
         total = dr.while_loop(state, lambda i, t: i < steps, body, mode="symbolic", max_iterations=-1)[1]
         dr.backward(total)
     got = dr.grad(buffer).numpy()
+    assert room == {3 if whole else 1}
     dw, db = 0, 0
     for step in range(steps):
         drop = reference.MLPDropout(0.2, seed=7, step=step)

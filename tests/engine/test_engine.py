@@ -724,7 +724,7 @@ def test_calls_on_cuda_warn_once(ns, backend):
         call()
 
 
-@pytest.mark.parametrize("path", ["auto", "spill", "store", "banks", "builtin"])
+@pytest.mark.parametrize("path", ["auto", "banks", "builtin"])  # products of rows, calls, and Dr.Jit's own way
 def test_two_networks_share_an_encoding(ns, backend, path):
     """Both reach the grid's parameters and the coordinates; the packed weights are two buffers."""
     rng = np.random.default_rng(5)

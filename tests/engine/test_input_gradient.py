@@ -79,6 +79,8 @@ NETWORKS = {
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_as_by_tangents(ns, backend, way, name):
+    if way == "stored" and name in ("relu", "softplus", "frequencies"):
+        pytest.skip("other activations and another encoding are stored in the same way")
     net, p, key = field(backend, **NETWORKS[name]), points(ns, 777), cn.Key(9, step=2)
     tolerance = 2e-2 if backend == "cuda" else 2e-5
     for result, expected in zip(found(net.value_and_grad(p, key)), by_tangents(net, p, key), strict=True):

@@ -264,16 +264,22 @@ def test_weights_that_are_computed(ns, backend, path):
     agree([run(case.loop, path)], [known], backend)
 
 
-@pytest.mark.parametrize("frozen", [0, 1])
-@pytest.mark.parametrize("path", ["auto", "banks"])
-def test_one_network_of_two_is_trained(ns, backend, path, frozen):
-    """Two buffers of different sizes in one operation, of which one wants no gradient."""
+def in_a_row(ns, backend):
+    """A case of two networks one after the other, which have buffers of different sizes; and the two."""
     case = Case(ns, backend, bias=False, dropout=0)
     widths = ((4, 16, 8), (8, 8, 2))
     nets = [cn.MLP(i, o, width=w, depth=1, bias=False, activation="tanh") for i, w, o in widths]
     nets = [drnn.pack(n.alloc(dr.tensor_t(case.leaf), i, dr.rng(k)), layout="training")
             for k, (n, (i, _, _)) in enumerate(zip(nets, widths, strict=True))]  # fmt: skip
     case.net = cn.Sequential(*nets)
+    return case, nets
+
+
+@pytest.mark.parametrize("frozen", [0, 1])
+@pytest.mark.parametrize("path", ["auto", "banks"])
+def test_one_network_of_two_is_trained(ns, backend, path, frozen):
+    """Two buffers of different sizes in one operation, of which one wants no gradient."""
+    case, nets = in_a_row(ns, backend)
     buffers = [n["weights"] for n in nets]
 
     def gradient(function, path):
@@ -378,6 +384,26 @@ def test_gradient_banks_of_some_networks(ns, backend, filled, named):
     spread = {n for n in filled if n > 1}
     assert spread and len(filled) % (1 if named == 1 else 2) == 0
     agree(got, run(False), backend)
+
+
+@pytest.mark.parametrize("named", [0, 1])
+def test_gradient_banks_of_the_one_network_that_is_trained(ns, backend, filled, named):
+    """What wants no gradient need not be named; what wants one and is not named keeps both out of the banks."""
+    case, nets = in_a_row(ns, backend)
+    case.weights = nets[named]["weights"]
+
+    def gradient():
+        with cn.gradient_banks(nets[named]):
+            case.gradient_inside(path="banks")
+        return dr.grad(case.weights).numpy().astype(np.float64)
+
+    found = gradient()
+    assert set(filled) == {banks.banks_in_scope(case.samples)}
+    agree([found], case.known()[:1], backend)
+    filled.clear()
+    dr.enable_grad(nets[1 - named]["weights"])
+    gradient()
+    assert not filled
 
 
 def test_gradient_banks_of_weights_that_are_computed(ns, backend):

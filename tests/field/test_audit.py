@@ -276,7 +276,7 @@ def test_every_layer_has_a_twin(ns, backend, name):
             field = cn.NeuralField(layer, cn.Linear(-1, 2), in_features=size)
         else:
             continue
-        for precision in precisions(backend):
+        for precision in precisions(backend)[: None if inside else 1]:
             report = field.build(backend, precision).audit(p, cn.Key(2**40 + 3, step=2))
             assert not report.unknown, f"coopnet.{name} has no twin that audits find"
             assert report.finite and report.precision == precision

@@ -691,6 +691,21 @@ def test_paths(backend, tmp_path, file):
         io.save(file / "f.safetensors", field)
 
 
+def test_names_that_show_nothing(backend, file):
+    """Strings whose class has methods of its own: what a file holds is read, and missed, as by any other."""
+
+    class Odd(str):
+        __str__ = __repr__ = __format__ = None
+
+    assert io.load(Odd(file), backend).precision
+    tensors = io.read(file).tensors
+    tensors.pop("network.layers.0.weights")
+    lacking = file.with_name("lacking.safetensors")
+    st.save_file(tensors, lacking, {"coopnet": json.dumps(io.read(file).architecture)})
+    with pytest.raises(ValueError, match=r"^load: '.*lacking\.safetensors': the file lacks"):
+        io.load(Odd(lacking), backend)
+
+
 def test_arguments(backend, ns, tmp_path, file):
     path = tmp_path / "new"
     field = build(small(), backend)

@@ -83,7 +83,7 @@ def looped(field, p, key, active):
     # encodings stand outside the network: loops and directions show nothing new with each of them; and they see zeros
     # in place of masked coordinates, whatever they are
     [("none", k, masked) for k in (value, slope, direction, looped) for masked in (True, False)]
-    + [("hash grid", k, False) for k in (value, slope, direction, looped)]
+    + [("hash grid", k, False) for k in (value, slope)]
     + [("hash grid", value, True), ("permutohedral", direction, False), ("nearest", slope, False)]
     + [("sinusoidal", value, False), ("one blob", slope, False)],
 )

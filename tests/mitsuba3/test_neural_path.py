@@ -431,17 +431,17 @@ def test_the_fastest_way(backend):
     assert any("networks='wavefront' evaluates one turn after the other" in text for text in said), said
 
 
-@pytest.mark.parametrize("networks", ["branch", "wavefront"])
-def test_gradients_with_dropout(close, networks):
+def test_gradients_with_dropout(close):
     """Derivatives see the masks of the picture: a key with an index, against Mitsuba's calls."""
     made = decoder(1, dropout=0.3)
     materials = [material(made), material(made, code=(0.8,))]
     scene, key = spheres(materials, size=8), cn.Key(5, index=0)
-    got = gradients(scene, ours(key=key, networks=networks))
+    both = [gradients(scene, ours(key=key, networks=networks)) for networks in ("branch", "wavefront")]
     for m in materials:
         m.key = key
     for name, value in gradients(scene, mitsubas("prb", rr_depth=100)).items():
-        close(got[name], value)
+        for got in both:
+            close(got[name], value)
 
 
 def test_training(backend):

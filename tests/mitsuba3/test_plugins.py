@@ -310,6 +310,7 @@ def test_errors_reach_the_user(tmp_path):
         (lambda: cn.mitsuba.NeuralTexture(3), TypeError, "NeuralTexture: field is a int; a NeuralField is needed"),
         (lambda: cn.mitsuba.NeuralTexture(field(1), "st"), ValueError, "coordinates is 'st'; accepted are 'uv', 'pos"),
         (lambda: cn.mitsuba.NeuralTexture(field(1), clamp=1), ValueError, "NeuralTexture: clamp is 1"),
+        (lambda: cn.mitsuba.NeuralTexture(field(1), repeat=2), ValueError, "NeuralTexture: repeat is 2; True or False"),
         (lambda: cn.mitsuba.NeuralTexture(field(1), transform=2), TypeError, "NeuralTexture: transform is 2; an affi"),
         (lambda: cn.mitsuba.NeuralTexture(field(1), to_uv=2), TypeError, "NeuralTexture: to_uv is 2; an affine mi"),
         (lambda: cn.mitsuba.NeuralTexture(field(1), wrap_mode="zero"), ValueError, "wrap_mode is 'zero'; accepted are"),

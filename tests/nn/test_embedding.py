@@ -267,6 +267,7 @@ def test_errors(ns):
         (lambda: layer(np.zeros((2, 3), int)), TypeError, r"shape \(2, 3\); a 1D array of integers"),
         (lambda: layer(True), TypeError, "Embedding: got builtins.bool"),
         (lambda: layer("a"), TypeError, "Embedding: got builtins.str"),
+        (lambda: layer(None), TypeError, "Embedding: got builtins.NoneType"),
     ]:
         with pytest.raises(error, match=message):
             run()

@@ -7,6 +7,7 @@ from support.arrays import all_close, close, evaluated
 
 import coopnet as cn
 from coopnet import reference as ref
+from coopnet.render.rays import SampledRays
 
 MODES = ["loop", "replay", "wide"]
 
@@ -157,6 +158,16 @@ def test_gradients_with_a_grid(ns, backend, mode):
     # outside the box nothing is: the field is cut there, too
     box = cn.render.OccupancyGrid((1, 1, 1), -1, 1, backend)
     all_close(run(mode, grid), run("loop", box), 2e-2 if backend == "cuda" else 2e-5)
+
+
+def test_an_empty_cell_is_left_in_one_turn(ns, backend):
+    """From each of its samples to the last bin in it, or the first behind it, which may be on either side."""
+    grid = cn.render.OccupancyGrid(2, -1, 1, backend)
+    i = ns.UInt32([0, 10, 48, 51])
+    o, d = ([ns.Float(v) + dr.zeros(ns.Float, 4) for v in place] for place in ((0.5, 0.5, -1), (0, 0, 1)))
+    rays = SampledRays(o, d, ns.Float(0), ns.Float(0.02), 100, ns.Bool(True), None, False, "off")
+    found = grid._leaves(rays, rays.point(rays.distance(i)), i).numpy()
+    assert np.isin(found - [50, 50, 50, 100], [-1, 0]).all()
 
 
 def test_wide_batches_hold_occupied_samples_only(ns, backend):

@@ -265,7 +265,6 @@ NOT_CALLED = {
     "name_version": "takes paths that were found",
     "MPIGroup": "needs other processes", "TorchGroup": "needs other processes", "Exported": "holds results",
     "mitsuba BSDFFit": "holds results", "mitsuba register": "takes no arguments",
-    "mitsuba fit_bsdf": "takes seconds", "mitsuba render_mc": "takes seconds",
 }  # fmt: skip
 #: Methods by which layers and engine talk, with arguments that were checked before.
 INNER = {
@@ -339,7 +338,7 @@ def targets(ns: ModuleType) -> dict[str, Target]:
     backend = ns.__name__.split(".")[1]
     found: dict[str, Target] = {}
     valid = _valid(ns, backend)
-    slow = ("fit", "runs_coopvec", "mc_dropout", "mitsuba RadianceCache")
+    slow = ("fit", "runs_coopvec", "mc_dropout", *(f"mitsuba {n}" for n in ("RadianceCache", "fit_bsdf", "render_mc")))
     for name, value in _callables(backend).items():
         if name in NOT_CALLED:
             continue
@@ -350,6 +349,8 @@ def targets(ns: ModuleType) -> dict[str, Target]:
             for method, bound in _methods(value, ns, backend):
                 key = f"{name}.{method}"
                 found[key] = Target(key, bound, valid["*"] | valid.get(method, {}) | valid.get(key, {}), "audit" in key)
+    material = {"field": _instance(export.Reflection, ns, backend), "target": "c", "path": "material.c"}
+    found["export.of a material"] = Target("export.of a material", cn.export, material)
     found["Novograd.step"] = Target("Novograd.step", _stepping(ns, backend), {})
     return found
 
@@ -391,7 +392,9 @@ def _instance(cls: type, ns: ModuleType, backend: str) -> Any:
         return cn.training.EMA(_instance(cn.NeuralField, ns, backend), 0.5)
     if cls in (cn.training.Adam, cn.training.Novograd, cn.training.SGD):
         return cls(1e-3, params=_instance(cn.NeuralField, ns, backend))
-    if cls is export.Reflection or cls.__module__ == "coopnet.interop.torch":
+    if cls is export.Reflection:
+        return cls(cn.NeuralField(None, cn.MLP(6, 3, width=4, depth=1)).build(backend), directions="plain")
+    if cls.__module__ == "coopnet.interop.torch":
         return cls(_instance(cn.NeuralField, ns, backend))
     made = {
         cn.render.OccupancyGrid: lambda: cn.render.OccupancyGrid(4, backend=backend),
@@ -506,17 +509,22 @@ def _rows_of_torch() -> Any:
 
 
 def _valid_in_mitsuba(backend: str) -> dict[str, dict[str, Any]]:
-    plugins = _plugins(backend)
+    plugins, mi = _plugins(backend), importlib.import_module("mitsuba")
     features = importlib.import_module("coopnet.mitsuba.bsdf.directions").count("rusinkiewicz", None)
     unbuilt = cn.NeuralField(None, cn.MLP(2, 3, width=4, depth=1))
-    decoder = cn.NeuralField(None, cn.MLP(features + 2, 3, width=4, depth=1)).build(backend)
-    scene = {"type": "scene", "sensor": {"type": "perspective"}, "shape": {"type": "sphere"}}
+    decoder = cn.NeuralField(None, cn.MLP(features + 2, 3, width=4, depth=1, dropout=0.1)).build(backend)
+    material = plugins.NeuralBSDF(plugins.Decoder(decoder), (0.1, 0.2))
+    film = {"type": "hdrfilm", "width": 4, "height": 4}
+    scene = {"type": "scene", "sensor": {"type": "perspective", "film": film}, "integrator": {"type": "direct"}}
+    scene = mi.load_dict(scene | {"shape": {"type": "sphere", "bsdf": material}})
+    glass = {"field": None, "reference": mi.load_dict({"type": "roughdielectric"}), "steps": 1, "samples": 64}
     return {
         "mitsuba build": {"field": unbuilt}, "mitsuba load": {"filename": "file.safetensors"},
         "mitsuba hand_over": {"name": "field", "value": unbuilt}, "mitsuba Decoder": {"field": decoder},
         "mitsuba NeuralTexture": {"field": unbuilt.build(backend)},
         "mitsuba NeuralBSDF": {"decoder": plugins.Decoder(decoder), "latent": (0.1, 0.2)},
-        "mitsuba RadianceCache": {"scene": importlib.import_module("mitsuba").load_dict(scene), "field": None},
+        "mitsuba RadianceCache": {"scene": scene, "field": None}, "mitsuba MERL": {"filename": "file.binary"},
+        "mitsuba fit_bsdf": glass, "mitsuba render_mc": {"scene": scene, "samples": 2, "key": cn.Key(1), "spp": 1},
     }  # fmt: skip
 
 
@@ -535,6 +543,10 @@ PATIENCE = {
     ("calibrate", "samples"): 1000,
     ("calibration_error", "levels"): 10_000,
     ("dropout_mask", "n"): 4096,
+    ("mitsuba fit_bsdf", "steps"): 4,
+    ("mitsuba fit_bsdf", "samples"): 1 << 16,
+    ("mitsuba render_mc", "samples"): 20,
+    ("mitsuba render_mc", "spp"): 256,
 }
 
 

@@ -6,7 +6,6 @@ import drjit as dr
 import numpy as np
 import pytest
 from drjit.opt import Adam
-from support.arrays import precisions
 
 import coopnet as cn
 from coopnet.engine import gradient_path
@@ -68,15 +67,16 @@ def test_equal_to_the_loss_outside(ns, backend, kind, samples):
         "plain": {}, "dropout": {"dropout": 0.2}, "pdf": {"pdf": True},
         "grid": {"encoding": cn.HashGrid(2, n_levels=2, hashmap_size=2**8)},
     }[kind]  # fmt: skip
-    for precision in precisions(backend):
-        step = step_of(ns, backend, precision, "relative_l2", samples, **options)
-        losses, gradients = derivatives(step, ns, 3, "banks", True)
-        expected, right = derivatives(step, ns, 3, "spill", False)
-        tolerance = 1e-5 if precision == "single" else 1e-2
-        np.testing.assert_allclose(losses, expected, rtol=tolerance)
-        assert losses.shape == (samples,)
-        for one, other in zip(gradients, right, strict=True):
-            assert relative_error(one, other) < tolerance
+    # either precision with one bank and with several, with a mask and without
+    precision = "half" if backend == "cuda" or kind in ("dropout", "pdf") else "single"
+    step = step_of(ns, backend, precision, "relative_l2", samples, **options)
+    losses, gradients = derivatives(step, ns, 3, "banks", True)
+    expected, right = derivatives(step, ns, 3, "spill", False)
+    tolerance = 1e-5 if precision == "single" else 1e-2
+    np.testing.assert_allclose(losses, expected, rtol=tolerance)
+    assert losses.shape == (samples,)
+    for one, other in zip(gradients, right, strict=True):
+        assert relative_error(one, other) < tolerance
 
 
 @pytest.mark.parametrize("loss", ["l1", "gaussian_nll", "variance", "relative_l2_luminance"])

@@ -182,6 +182,8 @@ def test_errors(ns):
             f(y, t, pdf=["a"])
         with pytest.raises(TypeError, match=f"{name}: .* holds None; arrays"):
             f(y, [None] * n)
+    with pytest.raises(ValueError, match="variance: y holds the number 0; positive predictions"):
+        cn.training.variance([ns.Float(1), 0], [ns.Float(1)] * 2)
     with pytest.raises(TypeError, match="l2: y is a str"):
         cn.training.l2("ab", one * 2)
     with pytest.raises(ValueError, match=r"here: loss is 'rmse'.*relative_l2_luminance"):

@@ -65,9 +65,12 @@ def test_what_bars_say_of_many_fields_waits_to_be_drawn():
     bar.bar.set_postfix_str.assert_called_once_with("0 of 2 fields, loss 0.5", refresh=False)
 
 
-def test_of_many_fields(backend, ns, set_limits, monkeypatch):
+def test_of_many_fields(backend, ns, set_limits, monkeypatch, tmp_path):
+    pytest.importorskip("safetensors")
     fields = [tiny_field(backend) for _ in range(2)]
     set_limits(PROGRESS_SECONDS=0.0)
-    batch = tiny_batch(ns)
-    _, drawn = lines(monkeypatch, lambda: cn.fit_many(fields, lambda key, job: batch(key), 3, together=1))
+    batch, options = tiny_batch(ns), {"together": 1, "directory": tmp_path}
+    _, drawn = lines(monkeypatch, lambda: cn.fit_many(fields, lambda key, job: batch(key), 3, **options))
     assert any("1 of 2 fields, loss " in line for line in drawn), drawn
+    _, drawn = lines(monkeypatch, lambda: cn.fit_many(fields, lambda key, job: batch(key), 3, **options))
+    assert " 6/6 " in drawn[-1]  # all were done before

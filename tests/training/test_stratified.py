@@ -10,6 +10,14 @@ import coopnet as cn
 from coopnet import reference as ref
 
 
+def test_numbers_of_a_class_of_their_own(ns):
+    class Odd(int):
+        __repr__ = __str__ = __format__ = None
+
+    for law in (cn.uniform, cn.stratified):
+        assert np.array_equal(law(1, cn.Key(3), ns.Float, Odd(5))[0], law(1, cn.Key(3), ns.Float, 5)[0])
+
+
 @pytest.mark.parametrize("n, samples, stream", [(1, 300, 0), (2, 77, 7), (3, 1, 0), (24, 64, 2**31 - 1)])
 def test_stratified_points(ns, n, samples, stream):
     seed, step = 2**63 + 5, 9

@@ -224,6 +224,7 @@ def zeros(ns, samples=4):
         (dict(spatial=()), ValueError, "spatial has 0 entries"),
         (dict(spatial=(4, 1.5)), ValueError, r"spatial[1] is 1.5"),
         (dict(spatial=2**17), ValueError, "name the first coordinates alone"),
+        (dict(spatial=type("Odd", (int,), {"__repr__": None})(2**17)), ValueError, "name the first coordinates alone"),
         (dict(spatial=None, predict=lambda f, x: f(x)), ValueError, "predict is given"),
         (dict(predict=3), TypeError, "predict is a int"),
         (dict(predict=lambda f, x: [f(x)[0]]), ValueError, "1 components for targets of 2"),

@@ -53,6 +53,15 @@ def test_a_key_picks_a_member(backend, ns):
     assert_same(backend, found, np.choose(steps % K, each))
 
 
+def test_the_layer_by_itself_counts_its_coordinates(backend, ns):
+    layer, p = cn.ensemble(make_fields(backend)).encoding, points(ns)
+    np.testing.assert_allclose(
+        [v.numpy() for v in layer(list(p))], cn.ensemble(make_fields(backend))(p).numpy(), atol=1e-6
+    )
+    with pytest.raises(ValueError, match=r"^Members: the input has 3 features, but the encoding takes 2"):
+        layer([p[0], p[1], p[0]])
+
+
 def test_members_draw_masks_of_their_own(backend, ns):
     fields, p = make_fields(backend, dropout=0.3), points(ns)
     together = cn.ensemble(fields)

@@ -45,9 +45,9 @@ KINDS = {
 }
 
 
-#: All modes for what draws parameters; one other than the loop for the rest. Post-hoc dropouts are those of training.
+#: One mode other than the loop for each, and each for what draws parameters. Post-hoc dropouts are those of training.
 MODES = {
-    "laplace": ["replay", "wide"], "displaced": ["wide"], "ensemble": ["replay"], "levels": ["wide"],
+    "laplace": ["replay"], "displaced": ["wide"], "ensemble": ["replay"], "levels": ["wide"],
     "concrete": ["replay"],
 }  # fmt: skip
 

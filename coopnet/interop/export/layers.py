@@ -103,8 +103,6 @@ class Lowering:
     def constants(self, what: str, type: str, numbers: Any) -> Any:
         """A named list of constants."""
         n = self._constants[what] = self._constants.get(what, 0) + 1
-        if type == F32:
-            numbers = [single(v).value for v in numbers]
         return Values(f"{self.prefix}_{what}{'' if n == 1 else n}", type, tuple(numbers))
 
 

@@ -15,6 +15,7 @@ from ...checks import check, check_choice, check_type, ensure, is_number
 from ...field import NeuralField
 from ...io import load, read
 from ...io.checkpoint import part_of
+from ...io.files import file_name
 from .language import F32, At, Block, Expr, Vec, call, select, u32
 from .layers import Lowering, lower_field
 from .weights import fingerprint
@@ -89,7 +90,7 @@ class Reflection:
         >>> cn.export(cn.interop.export.Reflection.load("wood.safetensors"), "glsl", "wood.glsl", name="wood")
         """
         decoder, checkpoint = load(path, backend, precision), read(path)
-        where, described = f"Reflection: {os.fspath(path)!r}", checkpoint.metadata.get(ENTRY)
+        where, described = f"Reflection: {file_name(path, 'Reflection')!r}", checkpoint.metadata.get(ENTRY)
         if not isinstance(described, dict):
             raise ValueError(f"{where} holds no material; export what coopnet.load makes of it.")
         without = "save NeuralBSDF(bsdf.decoder, bsdf.latent.source()) for the rest"

@@ -9,6 +9,7 @@ from ...interop.export.material import ENTRY
 from ...io import describe, read
 from ...io import save as save_field
 from ...io.checkpoint import part_of
+from ...io.files import file_name
 from ...nn.parameters import parameters
 from ..fields import build, load
 from .decoder import Decoder
@@ -49,5 +50,5 @@ def read_bsdf(path: str | os.PathLike[str]) -> tuple[Decoder, Any, Any, bool]:
         decoder = Decoder(field, described.get("latent_features"), **options)
         parts = [part_of(checkpoint, name, described.get(name), build) for name in ("latent", "lobes")]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"NeuralBSDF: {os.fspath(path)!r} holds no BSDF: {error}") from None
+        raise ValueError(f"NeuralBSDF: {file_name(path, 'NeuralBSDF')!r} holds no BSDF: {error}") from None
     return decoder, *parts, bool(described.get("specular", False))

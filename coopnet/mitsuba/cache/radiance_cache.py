@@ -12,6 +12,7 @@ import mitsuba as mi
 from ...checks import check, check_above, check_flag, check_int, check_type, check_unsigned, ensure, is_number
 from ...field import NeuralField
 from ...io import load, read, save
+from ...io.files import file_name
 from ...nn import MLP, Composite, HashGrid, Identity, OneBlob, SphericalHarmonics
 from ...random.key import Key
 from ...training import FitResult
@@ -234,5 +235,6 @@ class RadianceCache:
         backend = variants.backend(f"{_WHERE}.load")
         kept = read(path).metadata.get("radiance_cache")
         if not isinstance(kept, dict) or set(kept) != set(_KEPT):
-            raise ValueError(f"{_WHERE}.load: {os.fspath(path)!r} holds a field, but not that of a radiance cache.")
+            name = file_name(path, _WHERE)
+            raise ValueError(f"{_WHERE}.load: {name!r} holds a field, but not that of a radiance cache.")
         return cls(scene, load(path, backend), **{**kept, **options})

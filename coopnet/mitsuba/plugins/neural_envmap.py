@@ -92,7 +92,7 @@ def NeuralEnvmap() -> type:
             with dr.suspend_grad():
                 color = self._values(_direction(u, v), None, True)
                 light = color[0] if self.channels == 1 else mi.luminance(mi.Color3f(*color))
-            light = np.maximum(np.nan_to_num(light.numpy(), posinf=0), 0).reshape(height, width)
+            light = np.nan_to_num(light.numpy(), posinf=0).reshape(height, width)
             mean = max(float(light.mean()), 1e-12)
             light = (1 - self.floor) * light / mean + self.floor
             picture = np.repeat(light[..., None], 3, axis=2).astype(np.float32)

@@ -15,7 +15,7 @@ from support.training import make_batch, make_field
 import coopnet as cn
 from coopnet.training.distributed import find_group, torch_group
 from coopnet.training.distributed.facts import _difference
-from coopnet.training.distributed.replicas import Replicas
+from coopnet.training.distributed.replicas import Replicas, digest
 from coopnet.training.distributed.shares import bounds, sliced
 
 
@@ -246,3 +246,10 @@ def test_the_learning_rates_that_must_agree(ns, backend, told, tmp_path):
         cn.fit(make_field(backend), make_batch(ns), steps, checkpoint=tmp_path / "a", resume=True, **options)
     first, second = (facts["lr"] for what, facts in told if what == "the start")
     assert first == [1e-4, 2e-4, 4e-4] and second == [8e-4, 32e-4, 64e-4]
+
+
+def test_a_hash_of_parameters_tells_their_names(ns):
+    """Of equal numbers, and as they are sorted."""
+    x, y = ns.Float(1, 2), ns.Float(3)
+    hashes = {digest(arrays) for arrays in ({"a": x, "b": y}, {"a": x, "c": y}, {"a": y, "b": x}, {"a": x})}
+    assert len(hashes) == 4 and digest({"b": y, "a": x}) == digest({"a": x, "b": y})
