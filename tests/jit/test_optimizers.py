@@ -175,7 +175,9 @@ def test_long_runs(ns, backend, kind):
     """Past the step whose correction would be infinite, number 128 here and 70,589 for a beta_2 of 0.99."""
     field = cn.NeuralField(None, cn.MLP(1, 1, width=8, depth=1)).build(backend, seed=1)
     optimizer = kind(lr=1e-3, beta_1=0.5, beta_2=1 / 256)
-    result = cn.fit(field, lambda key: (cn.uniform(1, key, ns.Float, 64),) * 2, 132, optimizer=optimizer, progress=False)
+    result = cn.fit(
+        field, lambda key: (cn.uniform(1, key, ns.Float, 64),) * 2, 132, optimizer=optimizer, progress=False
+    )
     assert result.steps == 132 and result.losses[-1] < result.losses[0]
     counts = [memory[0].numpy()[0] for memory in optimizers.memories(optimizer).values()]
     assert counts == [64] * len(counts)

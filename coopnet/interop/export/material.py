@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import functools
 import hashlib
 import math
 import operator
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
