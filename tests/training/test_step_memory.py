@@ -123,3 +123,12 @@ def test_rows_of_a_large_batch(backend, ns, llvm, monkeypatch):
     with pytest.raises(ValueError, match=r"fit_many: job 0: fit: a step takes .* for rows of the batch"):
         fields = [tiny_field(backend) for _ in range(2)]
         cn.fit_many(fields, lambda key, job: tiny_batch(ns, 1 << 24)(key), 1, progress=False)
+
+
+def test_the_best_parameters_are_counted_where_they_are_kept(backend, ns, monkeypatch):
+    seen = []
+    monkeypatch.setattr(sys.modules["coopnet.training.fit"], "check_memory", lambda *_, **options: seen.append(options))
+    for patience in (None, 3):
+        options = {"metric": lambda field: 1.0, "patience": patience, "progress": False}
+        cn.fit(tiny_field(backend), tiny_batch(ns), 1, **options)
+    assert [options["best"] for options in seen] == [False, True] and all(options["samples"] for options in seen)
