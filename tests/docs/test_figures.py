@@ -387,6 +387,8 @@ def test_radiance_caches_in_rooms_with_glass_and_in_motion():
         assert f"| {' | '.join([ball, *(f'{mean:+.1f} ± {sigma:.1f}' for mean, sigma in pairs)])} |" in lines
     worst = max(abs(off) for tail in balls["glass"]["tails"] for off in tail["each"])
     assert f"no seed's mean was off by more than {worst:.1f} %" in text
+    wide = balls["rough glass"]["wide"]
+    assert f"A larger field loses less, too: {wide['percent']:+.1f} % with `tail={wide['tail']}`" in text
     frames = results("radiance-cache-frames-llvm")
     mean = frames["mean_of_last_two_thirds"]
     said = f"two thirds is {mean['kept_1']:.3f}, that of `path` {mean['path']:.3f}."

@@ -124,7 +124,7 @@ class RadianceCache:
                 longer paths end.
             tail: vertices of the rest of a path, at least 1. With more, less of the cache's own error enters the
                 targets, and light spreads by more bounces in a step, but noise and cost are larger. With rough glass,
-                where short tails lose light, take 6 to 16.
+                where short tails lose light, take 6 to 16, or a larger field.
             sensor: number of the sensor in the scene.
 
         Returns:
