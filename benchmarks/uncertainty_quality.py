@@ -145,8 +145,8 @@ class Methods:
             )
         short = min(SHORT, self.args.members)
         members, seconds = cpu(lambda: task.train_many(self.encoding, short, seed + 50, max(1, self.steps // 3)))
-        brief_ones = cn.ensemble(members)
-        yield self.timed(BRIEF, seconds - self.plain, lambda: task.std(brief_ones, draws, seed))
+        short_ones = cn.ensemble(members)
+        yield self.timed(BRIEF, seconds - self.plain, lambda: task.std(short_ones, draws, seed))
         if task.name == "views":
             yield self.timed(
                 f"ensemble of {self.args.members}, density-aware",
@@ -438,6 +438,13 @@ def sentences(results: dict[str, Any]) -> list[str]:
         found.append(
             f"its field ends {shown(goal['gain over random order'], signed=True)} dB against the mean of five random "
             f"orders, and that of the farthest view {shown(goal['gain of the farthest'], signed=True)} dB"
+        )
+    waves = [row for row in results.get("texture", ()) if row["encoding"] == ENCODINGS[1]]
+    if short_ones := values(waves, BRIEF, "psnr"):
+        whole = values(waves, f"ensemble of {MEMBERS}", "psnr")
+        found.append(
+            f"on the texture their mean has {statistics.mean(short_ones):.1f} dB, that of the ensemble of {MEMBERS} "
+            f"{statistics.mean(whole or [0]):.1f} dB"
         )
     views = [row for row in results.get("views", ()) if row["encoding"] == ENCODINGS[0]]
     if views:
