@@ -84,12 +84,14 @@ def main() -> None:
         field = FIELDS[name]().build(args.backend, seed=1)
         x = np.random.default_rng(1).random((samples, 3), np.float32)
         row: dict[str, Any] = {"field": name, "samples": samples, "ns": drjit_kernels(field, x, args.backend)}
+        row["difference"] = {}
         for precision in PRECISIONS:
             for target, run in {"c": in_c, "c, fast math": in_c, **runners}.items():
                 if (target, precision) == ("slang-coopvec", "single"):
                     continue
                 try:
-                    row["ns"][f"{target}, {precision}"], devices[target] = run(field, x, target, precision)
+                    way = f"{target}, {precision}"
+                    row["ns"][way], row["difference"][way], devices[target] = run(field, x, target, precision)
                 except Exception as error:  # no device, no package, no such feature
                     said = f"{type(error).__name__}: {error}".splitlines()[0][:200]
                     row.setdefault("missing", {})[f"{target}, {precision}"] = said
@@ -127,7 +129,7 @@ def exported(field: cn.NeuralField, target: str, precision: str, folder: str) ->
     return written.source.read_text(), np.fromfile(written.weights, np.uint32), outputs
 
 
-def in_c(field: cn.NeuralField, x: np.ndarray, target: str, precision: str) -> tuple[float, str]:
+def in_c(field: cn.NeuralField, x: np.ndarray, target: str, precision: str) -> tuple[float, float, str]:
     with tempfile.TemporaryDirectory() as folder:
         source, weights, outputs = exported(field, "c", precision, folder)
         Path(folder, "field.c").write_text(source)
@@ -139,7 +141,7 @@ def in_c(field: cn.NeuralField, x: np.ndarray, target: str, precision: str) -> t
         pointers = [ctypes.c_void_p(v.ctypes.data) for v in (weights, x, y)]
         seconds = common.median_seconds(lambda: many(*pointers, ctypes.c_size_t(n)))
     version = subprocess.run(["cc", "--version"], capture_output=True, text=True).stdout.splitlines()[0]
-    return 1e9 * seconds / n, " ".join([version, *flags])
+    return 1e9 * seconds / n, difference(field, x, y), " ".join([version, *flags])
 
 
 def by_slope(submit: Callable[[int], Any]) -> float:
@@ -156,7 +158,7 @@ def by_slope(submit: Callable[[int], Any]) -> float:
     return float(np.median(differences))
 
 
-def wgsl(field: cn.NeuralField, x: np.ndarray, target: str, precision: str) -> tuple[float, str]:
+def wgsl(field: cn.NeuralField, x: np.ndarray, target: str, precision: str) -> tuple[float, float, str]:
     import wgpu
 
     with tempfile.TemporaryDirectory() as folder:
@@ -186,11 +188,15 @@ def wgsl(field: cn.NeuralField, x: np.ndarray, target: str, precision: str) -> t
         device.queue.read_buffer(buffers[2], 0, 4)  # waits
 
     seconds = by_slope(submit)
-    check(field, x, np.frombuffer(device.queue.read_buffer(buffers[2]), np.float32).reshape(-1, outputs))
-    return 1e9 * seconds / len(x), f"{adapter.info['device']} ({adapter.info['backend_type']}), wgpu {wgpu.__version__}"
+    worst = difference(field, x, np.frombuffer(device.queue.read_buffer(buffers[2]), np.float32).reshape(-1, outputs))
+    return (
+        1e9 * seconds / len(x),
+        worst,
+        f"{adapter.info['device']} ({adapter.info['backend_type']}), wgpu {wgpu.__version__}",
+    )
 
 
-def slang(field: cn.NeuralField, x: np.ndarray, target: str, precision: str) -> tuple[float, str]:
+def slang(field: cn.NeuralField, x: np.ndarray, target: str, precision: str) -> tuple[float, float, str]:
     import slangpy as spy
 
     with tempfile.TemporaryDirectory() as folder:
@@ -216,16 +222,21 @@ def slang(field: cn.NeuralField, x: np.ndarray, target: str, precision: str) -> 
         device.wait_for_idle()
 
     seconds = by_slope(submit)
-    check(field, x, out.to_numpy().view(np.float32)[: outputs * len(x)].reshape(-1, outputs))
-    return 1e9 * seconds / len(x), f"{device.info.adapter_name} ({device.info.api_name}), slangpy {spy.__version__}"
+    worst = difference(field, x, out.to_numpy().view(np.float32)[: outputs * len(x)].reshape(-1, outputs))
+    return (
+        1e9 * seconds / len(x),
+        worst,
+        f"{device.info.adapter_name} ({device.info.api_name}), slangpy {spy.__version__}",
+    )
 
 
-def check(field: cn.NeuralField, x: np.ndarray, y: np.ndarray) -> None:
-    """Has the shader computed the field?"""
+def difference(field: cn.NeuralField, x: np.ndarray, y: np.ndarray) -> float:
+    """The largest difference between a program and the field; an error where that is not rounding."""
     single = cn.backend.namespace(dr.backend_v(next(iter(field.values())))).Float
     expected = field([single(np.ascontiguousarray(v)) for v in x[:1000].T])
-    worst = max(np.abs(e.numpy() - y[:1000, i]).max() for i, e in enumerate(expected))
-    assert worst < 0.02, f"the shader is wrong by {worst}"
+    worst = max(float(np.abs(e.numpy() - y[:1000, i]).max()) for i, e in enumerate(expected))
+    assert worst < 0.02, f"the program is wrong by {worst}"
+    return worst
 
 
 if __name__ == "__main__":

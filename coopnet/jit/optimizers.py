@@ -70,15 +70,15 @@ def own_rates(optimizer: dropt.Optimizer, factors: Mapping[str, Any]) -> Iterato
     decay = decay_rate(optimizer)
     if decay:
         optimizer.weight_decay = 0.0
+    if isinstance(optimizer, dropt.Adam) and not isinstance(optimizer, EntryAdam):
+        for name, (*rest, (t, *moments)) in optimizer.state.items():
+            optimizer.state[name] = (*rest, (saturated(optimizer, t), *moments))
     try:
         yield rates
     finally:
         optimizer.set_learning_rate(before)
         if decay:
             optimizer.weight_decay = decay
-        if isinstance(optimizer, dropt.Adam) and not isinstance(optimizer, EntryAdam):
-            for name, (*rest, (t, *moments)) in optimizer.state.items():
-                optimizer.state[name] = (*rest, (saturated(optimizer, t), *moments))
 
 
 def saturated(optimizer: dropt.Adam, t: Any) -> Any:
@@ -139,8 +139,7 @@ class EntryAdam(dropt.Adam):
 
     def _step(self, cache: Any, value: Any, grad: Any, lr: Any, memory: tuple, /) -> tuple[Any, tuple]:
         if not (self.adabound or counts_entries(memory)):
-            new, (t, *moments) = super()._step(cache, value, grad, lr, memory)
-            return new, (saturated(self, t), *moments)
+            return super()._step(cache, value, grad, lr, (saturated(self, memory[0]), *memory[1:]))
         t, m, v, taken = memory
         new_m, new_v = dr.lerp(grad, m, self.beta_1), dr.lerp(dr.square(grad), v, self.beta_2)
         # Dr.Jit's way of adding epsilon
