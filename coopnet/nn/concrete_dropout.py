@@ -63,19 +63,19 @@ class ConcreteDropout(Dropout):
         \qquad u_i = \frac{n_i + 1/2}{2^{24}}
 
     with :math:`n_i` the upper 24 bits of the draw that the mask law with 32 bits has for element :math:`i`.
-    **Everywhere else** it is the mask law of :func:`dropout` with the threshold of the learned :math:`p` and 32 bits.
-    Without a key it passes its input on.
+    **Everywhere else** masks follow the law of :func:`dropout`, with 32 bits and the threshold of the learned
+    :math:`p`. Without a key the layer passes its input on.
 
-    A loss of the data alone would make the rate as small as possible. Add :func:`concrete_penalty`, which balances it.
+    A loss on the data alone would make the rate as small as possible. Add :func:`concrete_penalty` to balance it.
 
-    Place it before the :class:`Linear` layer whose inputs it drops. It separates the parts of a network before and
-    behind it, which run one after the other. The gradient of the rate is a sum over all samples, which ends a kernel of
-    the backward pass: the gradients of the elements are written to memory there, and read by the next kernel.
+    Place it before the :class:`Linear` layer whose inputs it drops. The parts of the network before and behind it run
+    one after the other. The gradient of the rate is a sum over all samples, with which a kernel of the backward pass
+    ends. The gradients of the elements are written to memory there, and read by the next kernel.
 
     Args:
         p: the first rate, a number in (0, 1). Reading ``layer.p`` gives the learned one, a ``Float32``;
             assigning a number restarts from it.
-        temperature: :math:`T`; the paper has 0.1.
+        temperature: :math:`T`; 0.1 in the paper.
         stream, rounds: as for :class:`Dropout`.
 
     Raises:
@@ -116,7 +116,7 @@ class ConcreteDropout(Dropout):
 
     @property
     def relaxed(self) -> bool:
-        """Has the rate a gradient, so that masks are relaxed?"""
+        """Does the rate have a gradient, so that masks are relaxed?"""
         logit = self.logit.value
         # also if gradients are suspended, to be computed later
         return logit is not None and (logit.data.index_ad != 0 or _relaxing.get())

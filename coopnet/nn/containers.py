@@ -21,14 +21,14 @@ from .sequential import Composed, Sequential, apply, known_ops, segments, stated
 
 
 class Parallel(Composed):
-    """Several bodies on one input. On a ``CoopVec``, the engine runs it as one network with the layers around it,
+    """Several bodies on one input. On a ``CoopVec``, the engine runs them and the layers around them as one network,
     unless a body holds a layer that the engine does not know, such as an encoding.
     """
 
     merge = "concatenate"
 
     def bodies(self) -> list[list]:
-        """The layers of each body; no layers are the input itself."""
+        """The layers of each body; a body without layers returns the input itself."""
         raise NotImplementedError
 
     @property
@@ -119,7 +119,7 @@ class Residual(Around):
 
 
 class Skip(Around):
-    r"""Puts its input behind a network's output, :math:`y = (f(x), x)`, as NeRF does after its fifth layer (Mildenhall
+    r"""Appends its input to a network's output, :math:`y = (f(x), x)`, as NeRF does after its fifth layer (Mildenhall
     et al. 2020, figure 7).
 
     The key, if any, goes to ``body``. The output is as wide as both together.

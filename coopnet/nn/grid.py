@@ -54,9 +54,9 @@ class Grid(Lattice):
         init_scale: bound of the initial values.
         interpolation: ``"linear"``, ``"smoothstep"`` or ``"nearest"``.
         max_level: number of the finest level that gives features, to train from coarse to fine. Levels above give
-            zeros, and get no gradient. It may be assigned at any time, ``grid.max_level = 3``, also in a packed field
-            and between the steps of ``fit``, and nothing is compiled again; see ``docs/encodings.md``. ``None`` for all
-            levels.
+            zeros, and get no gradient. ``None`` for all levels. It may be assigned at any time, ``grid.max_level = 3``,
+            also in a packed field and between the steps of ``fit``. Nothing is compiled again; see
+            ``docs/encodings.md``.
 
     Returns:
         ``n_levels * n_features_per_level`` features, coarsest level first.

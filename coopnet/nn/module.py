@@ -156,7 +156,7 @@ class Module(drnn.Module):
     # ---- parameters as in formulas --------------------------------------
 
     def matrix(self, name: str) -> np.ndarray:
-        """A copy of one parameter as in formulas, from a packed network as from any other.
+        """A copy of one parameter as in formulas, whether the network is packed or not.
 
         Args:
             name: the place in the tree, as in checkpoints: ``"layers.0.weights"`` (or ``"layers.0.weight"``),
@@ -164,8 +164,8 @@ class Module(drnn.Module):
                 ``"network.layers.0.weights"``.
 
         Returns:
-            NumPy array of the type of the parameters: matrices ``(out_features, in_features)``, biases
-            ``(out_features,)``, tables as they are.
+            NumPy array of the parameters' type: matrices have the shape ``(out_features, in_features)``, biases
+            ``(out_features,)``, and tables their own.
 
         Raises:
             TypeError, ValueError: no such parameter.
@@ -179,9 +179,9 @@ class Module(drnn.Module):
     def gradient(self, name: str) -> np.ndarray:
         r"""A copy of the gradient :math:`\partial L / \partial A` of one parameter, laid out as in :meth:`matrix`.
 
-        It is what ``dr.backward`` has added up so far, zeros at first. Arrays that are computed from others have no
-        gradient of their own: unless ``promote_fp16=False``, Dr.Jit's optimizers hold half-precision weights in single
-        precision, and after ``net.update(opt)`` gradients go to the optimizer (see
+        It is what ``dr.backward`` has added up so far, zeros at first. Weights that are computed from an optimizer's
+        have no gradient here. That is the case after ``net.update(opt)`` in half precision: unless
+        ``promote_fp16=False``, Dr.Jit's optimizers hold such weights in single precision, and gradients go there (see
         :func:`coopnet.training.gradient_norm`).
 
         Args:
@@ -235,7 +235,7 @@ class Module(drnn.Module):
         return report(self)
 
     def _to(self, mover: Any) -> Any:
-        """This layer on another backend, if all of its parameters are those of fields; see :func:`coopnet.to`."""
+        """This layer on another backend, if all of its parameters belong to fields; see :func:`coopnet.to`."""
         fields = [layer for layer in children(self) if getattr(layer, "precision", None)]
         others = len(list(parameters(self))) - sum(len(list(parameters(field))) for field in fields)
         name = type(self).__name__
@@ -297,7 +297,7 @@ class Module(drnn.Module):
         return len(self._slots())
 
     def _held(self) -> dict[str, Any]:
-        """The present parameters: ``dict(self)``, which looks each of them up again, takes longer."""
+        """The present parameters. ``dict(self)`` takes longer, since it looks each of them up again."""
         return {name: getattr(*slot) for name, slot in self._slots().items()}
 
     def __contains__(self, key: object) -> bool:
@@ -306,7 +306,7 @@ class Module(drnn.Module):
     def __bool__(self) -> bool:
         return True  # otherwise a layer without parameters (yet), a mapping without entries, would be false
 
-    # mappings compare their values, which arrays do entry by entry; layers without parameters would all be equal
+    # mappings compare their values: arrays do so entry by entry, and all layers without parameters would be equal
     def __eq__(self, other: object) -> bool:
         return self is other
 
@@ -317,8 +317,8 @@ class Module(drnn.Module):
         """Push values into the parameters of the same name.
 
         Args:
-            other: a mapping, such as an optimizer, which may hold those of other networks, too; or pairs of name and
-                value.
+            other: a mapping, such as an optimizer, which may also hold parameters of other networks; or pairs of name
+                and value.
             parameters: values by name.
 
         Raises:

@@ -66,7 +66,7 @@ class OneBlob(Encoding):
         return self._features(coordinates), dys
 
     def _edges(self, function: Any, x: Any, period: int) -> list:
-        """``function`` at all edges of bins, seen from the blob; if periodic, it grows by ``period`` around."""
+        """``function`` at all edges of bins, relative to the blob; it grows by ``period`` in a turn if periodic."""
         n = self.n_bins
         values = [function(k / n - x) for k in range(n)]
         return [*values, values[0] + period if self.periodic else function(1 - x)]

@@ -47,7 +47,7 @@ class Sequential(Composed):
 
     Args:
         layers: ``Module`` instances.
-        prefix: prepended to every parameter name, to tell networks apart that share an optimizer.
+        prefix: prepended to every parameter name, to tell apart networks that share an optimizer.
 
     Raises:
         TypeError: a layer is no module; an input of another kind, type or backend.
@@ -101,7 +101,7 @@ class Segment(NamedTuple):
 def apply(layers: Sequence[Any], x: list, key: Key | None) -> list:
     """Evaluate ``layers`` on the bundle ``x``: any input, or a ``CoopVec`` or :class:`UnpackedVector` with tangents.
 
-    Neighbours that the engine knows run as one network. ``key`` is a checked one; layers check the input.
+    Neighbours that the engine knows run as one network. ``key`` has been checked; layers check the input.
     """
     try:
         for segment in segments(layers):
