@@ -20,9 +20,9 @@ def auroc(score: Any, positive: Any) -> float:
 
     .. math:: P(s_i > s_j) + \tfrac12 P(s_i = s_j) \quad \text{for a positive sample } i \text{ and another } j
 
-    1 if all positive samples have larger scores, 0.5 for a random order, 0 if all have smaller ones. With a
-    deviation as score, and as positive samples those far from all training data, it tells whether a field knows what it
-    has not seen.
+    1 if all positive samples have larger scores, 0.5 for a random order, 0 if all have smaller ones. Take a deviation
+    as the score, and samples far from all training data as the positive ones: then it tells whether a field knows what
+    it has not seen.
 
     Args:
         score: a number for each sample, such as a deviation; a NumPy or Dr.Jit array of any shape.
@@ -58,8 +58,8 @@ def negative_log_likelihood(mean: Any, deviation: Any, target: Any) -> float:
 
     .. math:: \frac1n \sum_i \tfrac12 \log(2 \pi \sigma_i^2) + \frac{(t_i - \mu_i)^2}{2 \sigma_i^2}
 
-    Smaller is better; it penalizes deviations that are too small more than those that are too large. In nats, and in
-    the units of the targets.
+    Smaller is better. Deviations that are too small are penalized more than those that are too large. It is in nats,
+    and depends on the units of the targets.
 
     Args:
         mean, deviation, target: NumPy or Dr.Jit arrays of one shape; deviations are positive.
