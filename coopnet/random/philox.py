@@ -34,7 +34,7 @@ def philox4x32(counter: Sequence[Any], key: Sequence[Any], rounds: int = 10) -> 
         counter: 4 words, each a Dr.Jit ``UInt32`` (or ``ArrayXu``), a NumPy ``uint32`` array, or an int in
             [0, 2^32). The kinds may be mixed with ints, which are broadcast.
         key: 2 words, (low, high).
-        rounds: 10 is the authors' recommendation, 7 the fewest that pass BigCrush; at most 100.
+        rounds: the authors recommend 10; at least 7 are needed to pass the tests of BigCrush; at most 100.
 
     Returns:
         4 words of the same kind as the inputs.
