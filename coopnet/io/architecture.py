@@ -81,7 +81,7 @@ def register(cls: _Class) -> _Class:
     too: it is looked up by its module and name, and never imported.
 
     Raises:
-        TypeError: ``cls`` is no ``drjit.nn.Module``, or its arguments cannot be named one by one.
+        TypeError: ``cls`` is not a ``drjit.nn.Module``, or its arguments cannot be named one by one.
 
     >>> @cn.io.register
     ... class Residual(cn.Module): ...
@@ -101,7 +101,7 @@ def describe(field: NeuralField) -> dict[str, Any]:
     """The architecture of ``field``, built or not, as a dictionary for JSON: see :func:`construct`.
 
     Raises:
-        TypeError: ``field`` is no :class:`NeuralField`, or has a layer of a type that is not registered.
+        TypeError: ``field`` is not a :class:`NeuralField`, or has a layer of a type that is not registered.
         ValueError: a layer with an argument that JSON cannot hold, or that its constructor would not accept.
 
     >>> description = cn.io.describe(cn.NeuralField(None, cn.MLP(2, 3)))

@@ -27,7 +27,7 @@ from .amounts import check_amounts
 from .architecture import check_format, construct, describe
 from .files import atomic_write, file_name, naming, regular, writable
 
-TRAIN = "train."  #: opens the names of tensors that are no parameters of the field
+TRAIN = "train."  #: opens the names of tensors that are not parameters of the field
 
 _DTYPES = {
     "BOOL": np.bool_, "U8": np.uint8, "I8": np.int8, "U16": np.uint16, "I16": np.int16, "U32": np.uint32,

@@ -40,8 +40,8 @@ def atomic_write(path: str | os.PathLike[str], write: Callable[[Path], Any]) -> 
     is removed.
 
     Raises:
-        TypeError, ValueError: ``path`` is not a possible name of a file, ``write`` is no function, or ``path`` exists
-            and is not a regular file (a device, a FIFO, a socket): renaming would destroy it.
+        TypeError, ValueError: ``path`` is not a possible name of a file, ``write`` is not a function, or ``path``
+            exists and is not a regular file (a device, a FIFO, a socket): renaming would destroy it.
         OSError: the directory is missing or not writable, or ``path`` is a directory; the message names ``path``.
         Exception: whatever ``write`` raises. ``path`` is untouched then and the temporary file is removed.
 
@@ -89,7 +89,7 @@ def writable(path: Any, where: str) -> Path:
     """The file to which ``path`` leads, which does not exist or is a regular file; ``where`` opens error messages.
 
     Raises:
-        TypeError, ValueError: ``path`` is no name of a file, or exists and is neither file nor directory.
+        TypeError, ValueError: ``path`` is not a possible name of a file, or exists and is neither file nor directory.
         OSError: it is a directory, or a folder on the way is missing, inaccessible or in a loop of links.
     """
     text = file_name(path, where)
@@ -133,7 +133,7 @@ def file_name(path: Any, where: str, name: str = "path") -> str:
 
 def _affixes(target: Path) -> tuple[str, str]:
     """Prefix and suffix of the names of temporary files for ``target``."""
-    # a name may be 255 bytes long, and a character take four of them; a long suffix is no format
+    # a name may be 255 bytes long, and a character take four of them; a long suffix is not a format
     suffix = target.suffix if len(os.fsencode(target.suffix)) <= 64 else ""
     return f".{target.stem[:32]}.", f".tmp{suffix}"
 

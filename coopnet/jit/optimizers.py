@@ -171,7 +171,7 @@ class EntryAdam(dropt.Adam):
 
 
 def opaque_rate(leaf: type, lr: Any) -> Any:
-    """A learning rate, number or array, as a ``leaf`` that is no part of a kernel."""
+    """A learning rate, number or array, as a ``leaf`` that is not part of a kernel."""
     return leaf(lr) if isinstance(lr, dr.ArrayBase) else dr.opaque(leaf, lr)
 
 

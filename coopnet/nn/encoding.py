@@ -28,7 +28,7 @@ class Encoding(Module):
     precision, or double if the input is.
 
     Raises:
-        TypeError: the input is a NumPy array, or no floating point; a method that a class has to implement is missing.
+        TypeError: the input is a NumPy array, or not floating point; a method that a class has to implement is missing.
         ValueError: the input has other than ``in_features`` coordinates; widths that don't fit in ``alloc``.
 
     >>> class Square(cn.Encoding):

@@ -68,7 +68,8 @@ class _Waves(Encoding):
             phase = wrapped(phase * 2)
 
     def _waves(self, phase: Any, i: int) -> list[tuple]:
-        """The features of frequency ``i``, each with its derivative by the phase: sine and cosine, or others."""
+        """The features of frequency ``i``, each with its derivative with respect to the phase: sine and cosine, or
+        others."""
         s, c = dr.sincos(phase * (2 * math.pi))
         return [(s, c * (2 * math.pi)), (c, s * (-2 * math.pi))]
 
@@ -128,7 +129,7 @@ class Sinusoidal(_Octaves):
 
     Raises:
         ValueError: arguments out of range; an input with other than ``in_features`` coordinates.
-        TypeError: an input that is a NumPy array, or no floating point.
+        TypeError: an input that is a NumPy array, or not floating point.
 
     >>> field = cn.NeuralField(cn.Sinusoidal(6, in_features=2), cn.MLP(out_features=3)).build()
     """

@@ -38,8 +38,8 @@ def gradient_banks(*fields: Any, banks: int | None = None) -> contextlib.Abstrac
             the weights, and is traced separately. That takes milliseconds, which ``dr.freeze`` saves.
 
     Raises:
-        TypeError: an argument is no module.
-        ValueError: ``banks`` is no int from 1 to 4096.
+        TypeError: an argument is not a module.
+        ValueError: ``banks`` is not an int from 1 to 4096.
         RuntimeError: entered inside a symbolic loop or call, or outside the frozen function that needs it.
 
     >>> def turn(i):

@@ -34,7 +34,7 @@ class Module(drnn.Module):
     It can be mixed with ``drjit.nn`` layers, and packed with ``drjit.nn.pack``. It is a mapping from parameter names
     such as ``"layers.0.weights"`` to arrays, which ``opt.update(net)`` copies to the optimizer and ``net.update(opt)``
     copies back. After packing, all matrices are one entry, ``"weights"``; parameters that cannot be packed (hash grids)
-    keep their own.
+    keep their own entries.
 
     To write a layer, list its fields in ``DRJIT_STRUCT``, make it default-constructible (``drjit.nn.pack`` rebuilds
     it), and implement ``__call__(self, x, key=None)`` and, if it has parameters or changes the width,
@@ -68,7 +68,7 @@ class Module(drnn.Module):
             rng: ``dr.rng(seed)`` for the initial weights; a fixed seed if ``None``.
 
         Raises:
-            TypeError: ``dtype`` is no differentiable floating point tensor type; ``rng`` is no generator.
+            TypeError: ``dtype`` is not a differentiable floating point tensor type; ``rng`` is not a generator.
             ValueError: layers whose widths don't fit together; a network that contains itself; weights that do not fit
                 into memory (``coopnet.checks.sizes``).
             BackendError: the backend of ``dtype`` is missing.
@@ -140,7 +140,7 @@ class Module(drnn.Module):
 
     def __deepcopy__(self, memo: dict) -> Any:
         """A copy with parameters of its own, on the device, packed like the original. As with Dr.Jit's arrays,
-        gradients are not copied, and nothing that was computed from the original depends on the copy.
+        gradients are not copied. What was computed from the original does not depend on the copy.
         """
         for p in parameters(self):
             if isinstance(p.value, drnn.MatrixView) and id(p.value) not in memo:
@@ -150,7 +150,7 @@ class Module(drnn.Module):
         return new
 
     def __getstate__(self) -> dict[str, Any]:
-        """The attributes, except caches that belong to these layers; copies make their own."""
+        """The attributes, except caches that belong to this object; copies make their own."""
         return {name: value for name, value in self.__dict__.items() if name not in ("_segments", "_known")}
 
     # ---- parameters as in formulas --------------------------------------
@@ -304,7 +304,7 @@ class Module(drnn.Module):
         return isinstance(key, str) and key in self._slots()
 
     def __bool__(self) -> bool:
-        return True  # otherwise a layer without parameters (yet), a mapping without entries, would be false
+        return True  # otherwise a layer without parameters (yet), an empty mapping, would be false
 
     # mappings compare their values: arrays do so entry by entry, and all layers without parameters would be equal
     def __eq__(self, other: object) -> bool:
@@ -324,7 +324,7 @@ class Module(drnn.Module):
         Raises:
             KeyError: a pair or keyword of unknown name.
             ValueError: a value of another shape.
-            TypeError: ``other`` has another type; a value that is no array of real numbers.
+            TypeError: ``other`` has another type; a value that is not an array of real numbers.
 
         >>> field.update(opt)
         """

@@ -75,7 +75,7 @@ class SparseProjection(Encoding):
 
     Raises:
         ValueError: arguments out of range; an input of another width.
-        TypeError: an input of another kind, or no floating point.
+        TypeError: an input of another kind, or not floating point.
 
     >>> project = cn.SparseProjection(4096, 256, density=1 / 64, seed=3)
     >>> y = project(TensorXf(x))  # (4096, samples) -> (256, samples)

@@ -50,7 +50,7 @@ class Sequential(Composed):
         prefix: prepended to every parameter name, to tell apart networks that share an optimizer.
 
     Raises:
-        TypeError: a layer is no module; an input of another kind, type or backend.
+        TypeError: a layer is not a module; an input of another kind, type or backend.
         ValueError: an input of another width; no weights yet. Both before anything is traced.
 
     >>> net = cn.Sequential(cn.Sinusoidal(8), cn.Linear(-1, 64), cn.ReLU(), cn.Dropout(0.1), cn.Linear(-1, 3))

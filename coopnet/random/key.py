@@ -33,7 +33,7 @@ class Key:
         step: int in [0, 2^32) or a Dr.Jit ``UInt32`` (or ``UInt8``); time, such as the training step or bounce number.
 
     Raises:
-        TypeError: a value that is no integer of these kinds.
+        TypeError: a value that is not an integer of these kinds.
         ValueError: an int out of range, or ``index=None`` inside a virtual call.
 
     >>> key = cn.Key(seed=7, step=3)

@@ -41,7 +41,7 @@ def philox4x32(counter: Sequence[Any], key: Sequence[Any], rounds: int = 10) -> 
 
     Raises:
         ValueError: wrong number of words, words of different sizes, an int outside [0, 2^32), ``rounds`` out of range.
-        TypeError: a word that is no 32-bit unsigned integer.
+        TypeError: a word that is not a 32-bit unsigned integer.
 
     >>> [hex(w) for w in cn.philox4x32((0, 0, 0, 0), (0, 0))]
     ['0x6627e8d5', '0xe169c58d', '0xbc57ac4c', '0x9b00dbd8']

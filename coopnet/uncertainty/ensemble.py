@@ -40,7 +40,7 @@ def ensemble(fields: Sequence[NeuralField]) -> NeuralField:
 
     Raises:
         ValueError: fewer than two fields, one that is not built, or fields that differ in the above.
-        TypeError: ``fields`` is no sequence of fields.
+        TypeError: ``fields`` is not a sequence of fields.
         RuntimeError: called while Dr.Jit records a function or loop.
 
     >>> fields = [cn.NeuralField(None, cn.MLP(2, 3, width=16)).build(seed=i) for i in range(5)]

@@ -70,8 +70,8 @@ def mc_dropout(field: Any, x: Any, key: Key, samples: int) -> tuple[Any, Any]:
 
     Raises:
         ValueError: ``field`` has no dropout; ``samples`` out of range; ``x`` empty or of another shape.
-        TypeError: ``field`` is no :class:`Module`; ``key`` is no :class:`Key`; ``samples`` is no int; ``x`` of another
-            kind.
+        TypeError: ``field`` is not a :class:`Module`; ``key`` is not a :class:`Key`; ``samples`` is not an int; ``x``
+            is of another kind.
         RuntimeError: ``field`` tracks gradients inside :func:`coopnet.deterministic`.
 
     >>> mean, deviation = cn.mc_dropout(field, [x], cn.Key(seed=0), samples=64)

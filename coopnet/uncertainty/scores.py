@@ -30,7 +30,7 @@ def auroc(score: Any, positive: Any) -> float:
 
     Raises:
         ValueError: shapes that differ; no sample of either kind; NaN or infinities.
-        TypeError: no array of real numbers; no mask.
+        TypeError: ``score`` is not an array of real numbers, or ``positive`` not a mask.
         RuntimeError: called while Dr.Jit records a function or loop.
 
     >>> print(cn.auroc(np.array([0.1, 0.4, 0.3, 0.9]), np.array([False, False, True, True])))
@@ -66,7 +66,7 @@ def negative_log_likelihood(mean: Any, deviation: Any, target: Any) -> float:
 
     Raises:
         ValueError: shapes that differ; no samples; NaN or infinities; deviations that are not positive.
-        TypeError: no arrays of real numbers.
+        TypeError: arguments that are not arrays of real numbers.
         RuntimeError: called while Dr.Jit records a function or loop.
 
     >>> print(round(cn.negative_log_likelihood(np.array([0.0]), np.array([1.0]), np.array([1.0])), 3))
@@ -91,7 +91,7 @@ def calibration_error(mean: Any, deviation: Any, target: Any, *, levels: int = 9
         levels: number :math:`L` of levels.
 
     Raises:
-        ValueError, TypeError, RuntimeError: as :func:`negative_log_likelihood`; ``levels`` is no positive int.
+        ValueError, TypeError, RuntimeError: as :func:`negative_log_likelihood`; ``levels`` is not a positive int.
 
     >>> t = np.linspace(-3, 3, 1001)
     >>> print(round(cn.calibration_error(0 * t, 1e6 + 0 * t, t), 2))
