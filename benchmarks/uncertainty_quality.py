@@ -436,8 +436,8 @@ def sentences(results: dict[str, Any]) -> list[str]:
             f"{ORDERS} random orders of one seed differ by up to {apart:.1f} dB",
         ]
         found.append(
-            f"its field ends {shown(goal['gain over random order'], signed=True)} dB against the mean of five random "
-            f"orders, and that of the farthest view {shown(goal['gain of the farthest'], signed=True)} dB"
+            f"its gain over the mean of five random orders is {shown(goal['gain over random order'], signed=True)} dB, "
+            f"and that of always taking the farthest view {shown(goal['gain of the farthest'], signed=True)} dB"
         )
     waves = [row for row in results.get("texture", ()) if row["encoding"] == ENCODINGS[1]]
     if short_ones := values(waves, BRIEF, "psnr"):
@@ -449,7 +449,7 @@ def sentences(results: dict[str, Any]) -> list[str]:
     views = [row for row in results.get("views", ()) if row["encoding"] == ENCODINGS[0]]
     if views:
         own, true = (summary(values(views, name, "auroc colour")) for name in ("laplace", "laplace, true geometry"))
-        found.append(f"`laplace` has an AUROC of {shown(own)}, and {shown(true)} if it is told the true surfaces")
+        found.append(f"`laplace` has an AUROC of {shown(own)}, and {shown(true)} if it is given the true surfaces")
         if known := values(views, "distance, true geometry", "auroc colour"):
             found.append(
                 f"the distance from the closest point that a ray of the training hits has {shown(summary(known))}"
@@ -469,7 +469,7 @@ def values(rows: list[dict[str, Any]], method: str, key: str) -> list[float]:
 
 def summary(values: Any) -> list[float]:
     """Mean and standard deviation over seeds."""
-    return [round(float(np.mean(values)), 3), round(float(np.std(values, ddof=1)), 3) if len(values) > 1 else 0.0]
+    return [round(float(np.mean(values)), 6), round(float(np.std(values, ddof=1)), 6) if len(values) > 1 else 0.0]
 
 
 TASKS: dict[str, Callable[[Any], Iterator[Part]]] = {

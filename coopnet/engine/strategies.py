@@ -104,7 +104,7 @@ GRADIENTS = (
     ),
     Row(
         "banks", lambda s: s.frozen or s.terms <= limits.ONE_BANK_SAMPLES,
-        "the fastest way on the GPU whose half-precision sums do not stall",
+        "the fastest way on the GPU whose half-precision sums do not stop growing",
     ),
     Row(
         "banks", lambda s: not s.network.layouts_known,
@@ -231,7 +231,7 @@ def way_of(matrix: Matrix) -> str:
     return choose(MATRICES, matrix)[0]
 
 
-# ---- Who multiplies matrices over samples? ------------------------------------------------------------------------
+# ---- Which library multiplies matrices over samples? ----------------------------------------------------------------
 
 
 class Products(NamedTuple):
@@ -298,7 +298,7 @@ TABLES = {
     "How is a network evaluated if its weights need no gradient?": EVALUATION,
     "How is the gradient with respect to the input computed, if it is not differentiated again?": SLOPES,
     "How does a CPU multiply a matrix and a vector in a kernel?": MATRICES,
-    "Who multiplies matrices over samples?": MULTIPLIERS,
-    "Where is a loss computed whose samples are independent?": LOSSES,
+    "Which library multiplies matrices over samples?": MULTIPLIERS,
+    "Where is a loss with independent samples computed?": LOSSES,
     "Where are gradients summed in a symbolic loop or conditional?": SCOPES,
 }

@@ -1,4 +1,4 @@
-"""How much memory a field from a file would take, computed from its arguments: a small file must not ask for much."""
+"""How much memory a field from a file would take, computed from its arguments. A small file must not ask for much."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ..nn import Composite, Embedding, Encoding, Fourier
 from ..nn.lattice import Lattice
 from ..nn.tree import walk
 
-#: Numbers that a field may have for each one in its file, and further ones: drawn frequencies are not stored, but each
-#: belongs to a column of a matrix, which is stored.
+#: A field may have SHARE numbers for each one in its file, and FREE more. Drawn frequencies are not stored, but each
+#: belongs to a column of a matrix that is.
 SHARE, FREE = 16, 2**20
 
 

@@ -41,7 +41,7 @@ _DRJIT = (
 _TYPES: dict[str, type] = {f"coopnet.{cls.__name__}": cls for cls in sorted(_OWN, key=lambda c: c.__name__.lower())}
 _TYPES |= {f"drjit.nn.{cls.__name__}": cls for cls in _DRJIT}
 _CONTAINERS = (nn.Sequential, drnn.Sequential)
-#: Layers whose constructors check nothing, and layers of coopnet with the same arguments, whose constructors do.
+#: Layers whose constructors check nothing, each with a layer of coopnet that has the same arguments and checks them.
 _CHECKED_BY: dict[type, Callable] = {
     drnn.Linear: nn.Linear,
     drnn.LeakyReLU: nn.LeakyReLU,
@@ -53,7 +53,7 @@ _CHECKED_BY: dict[type, Callable] = {
 _PLAIN = (bool, int, float, str, type(None))
 #: Arguments, of dropouts and grids, that may be arrays which kernels read.
 _SCHEDULED = {"p", "max_level"}
-#: Arguments that layers got later, with the values that stand for what older files mean.
+#: Arguments that were added to layers later, with the values that older files mean.
 _ADDED: dict[type, dict[str, Any]] = {
     Dropout: {"rounds": 10},
     DropPath: {"rounds": 10},
@@ -66,7 +66,8 @@ _ADDED: dict[type, dict[str, Any]] = {
     nn.Permutohedral: {"max_level": None},
     nn.Softplus: {"beta": 1.0},
 }
-#: Those among them that are left out while they have that value: older versions read such files, whose hash stays.
+#: Layers whose added arguments are left out while they have that value, so that older versions read such files, and
+#: their hash stays the same.
 _OMITTED = {nn.OneBlob}
 
 _Class = TypeVar("_Class", bound=type)
@@ -77,10 +78,10 @@ def register(cls: _Class) -> _Class:
 
     Every argument of ``__init__`` must be an attribute of the same name that holds a bool, int, float, str, ``None``,
     another layer, or a list or tuple of those. A program that loads such a checkpoint must have registered the class,
-    too: it is found by its module and name, and never imported.
+    too: it is looked up by its module and name, and never imported.
 
     Raises:
-        TypeError: ``cls`` is no ``drjit.nn.Module``, or its arguments cannot be named one by one.
+        TypeError: ``cls`` is not a ``drjit.nn.Module``, or its arguments cannot be named one by one.
 
     >>> @cn.io.register
     ... class Residual(cn.Module): ...
@@ -100,8 +101,8 @@ def describe(field: NeuralField) -> dict[str, Any]:
     """The architecture of ``field``, built or not, as a dictionary for JSON: see :func:`construct`.
 
     Raises:
-        TypeError: ``field`` is no :class:`NeuralField`, or has a layer of a type that is not registered.
-        ValueError: a layer with an argument that JSON cannot hold, or with arguments it would not accept.
+        TypeError: ``field`` is not a :class:`NeuralField`, or has a layer of a type that is not registered.
+        ValueError: a layer with an argument that JSON cannot hold, or that its constructor would not accept.
 
     >>> description = cn.io.describe(cn.NeuralField(None, cn.MLP(2, 3)))
     >>> description["format"]

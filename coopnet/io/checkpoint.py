@@ -27,7 +27,7 @@ from .amounts import check_amounts
 from .architecture import check_format, construct, describe
 from .files import atomic_write, file_name, naming, regular, writable
 
-TRAIN = "train."  #: opens the names of tensors that are no parameters of the field
+TRAIN = "train."  #: opens the names of tensors that are not parameters of the field
 
 _DTYPES = {
     "BOOL": np.bool_, "U8": np.uint8, "I8": np.int8, "U16": np.uint16, "I16": np.int16, "U32": np.uint32,
@@ -68,8 +68,8 @@ def save(
 
     Raises:
         TypeError: arguments of other types, or a layer that is not known (see :func:`coopnet.io.register`).
-        ValueError: the field is not built, or holds what JSON cannot; ``path`` is no name of a file, or what is there
-            is no regular file.
+        ValueError: the field is not built, or has something that JSON cannot hold; ``path`` is not a possible name of a
+            file, or exists and is not a regular file.
         OSError: the file cannot be written; a previous one is left as it was.
         RuntimeError: called while Dr.Jit records a frozen function or a loop.
         ImportError: the package safetensors is missing or older than 0.8.
@@ -85,7 +85,7 @@ def save(
     contents = dict(sorted(contents.items(), key=lambda item: (-item[1].itemsize, item[0])))
     opening = _opening(contents, header, path)
 
-    # Written here and not by the package, which writes to a temporary file of its own: killed, it would leave that
+    # Written here and not by the package, which writes to a temporary file of its own. If it is killed, that file stays
     # behind under a name that no later writer knows.
     def write(temporary: Path) -> None:
         with naming(path), open(temporary, "r+b") as file:
@@ -162,7 +162,7 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
 
 
 def part_of(checkpoint: Checkpoint, name: str, described: Any, build: Callable[[NeuralField], NeuralField]) -> Any:
-    """The part ``name`` of a file that holds several: ``described`` itself, or the field if that is what it describes.
+    """The part ``name`` of a file that holds several: ``described`` itself, or the field that it describes, if any.
 
     The field's tensors begin with ``name``; ``build`` allocates it. Raises ``ValueError`` if they do not fit.
     """
@@ -250,7 +250,7 @@ def _read(path: str | os.PathLike[str], where: str, training: bool) -> Checkpoin
     open(path, "rb").close()  # raises PermissionError, naming the path
     tensors = {}
     try:
-        # not mapped into memory: who truncates a mapped file ends this process (SIGBUS)
+        # not mapped into memory: if a mapped file is truncated, this process ends (SIGBUS)
         with naming(path), library.safe_open(path, framework="np", backend="pread") as file:
             header = file.metadata() or {}
             architecture, user = _header(header, where, path)

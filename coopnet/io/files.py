@@ -31,17 +31,17 @@ def atomic_write(path: str | os.PathLike[str], write: Callable[[Path], Any]) -> 
     """Let ``write(temporary)`` make a file, then rename it to ``path`` in one step.
 
     The temporary file is in the same directory, and has the suffix of ``path`` (by which image libraries choose a
-    format). It exists when ``write`` is called, which should fill it rather than replace it, and is on
-    the disk before it is renamed. A symbolic link stays one: the file it points to is replaced. Other hard links keep
-    the previous contents. The new file has the permissions of the old one, or those that ``open`` would give.
+    format). It exists when ``write`` is called, which should fill it rather than replace it. It is on the disk before
+    it is renamed. A symbolic link stays one: the file it points to is replaced. Other hard links keep the previous
+    contents. The new file has the permissions of the old one, or those that ``open`` would give.
 
     A process that is killed leaves its temporary file behind; the next writer of the same name removes it. Running
     processes hold a lock (``flock``) on theirs, which every host that sees the lock can check. Without locks, nothing
     is removed.
 
     Raises:
-        TypeError, ValueError: ``path`` is no name of a file, ``write`` no function, or ``path`` exists and is no
-            regular file (a device, a FIFO, a socket), which renaming would destroy.
+        TypeError, ValueError: ``path`` is not a possible name of a file, ``write`` is not a function, or ``path``
+            exists and is not a regular file (a device, a FIFO, a socket): renaming would destroy it.
         OSError: the directory is missing or not writable, or ``path`` is a directory; the message names ``path``.
         Exception: whatever ``write`` raises. ``path`` is untouched then and the temporary file is removed.
 
@@ -89,8 +89,8 @@ def writable(path: Any, where: str) -> Path:
     """The file to which ``path`` leads, which does not exist or is a regular file; ``where`` opens error messages.
 
     Raises:
-        TypeError, ValueError: ``path`` is no name of a file, or exists and is neither file nor directory.
-        OSError: it is a directory, or a folder on the way is missing, inaccessible or in a circle of links.
+        TypeError, ValueError: ``path`` is not a possible name of a file, or exists and is neither file nor directory.
+        OSError: it is a directory, or a folder on the way is missing, inaccessible or in a loop of links.
     """
     text = file_name(path, where)
     try:
@@ -133,7 +133,7 @@ def file_name(path: Any, where: str, name: str = "path") -> str:
 
 def _affixes(target: Path) -> tuple[str, str]:
     """Prefix and suffix of the names of temporary files for ``target``."""
-    # a name may be 255 bytes long, and a character take four of them; a long suffix is no format
+    # a name may be 255 bytes long, and a character take four of them; a long suffix is not a format
     suffix = target.suffix if len(os.fsencode(target.suffix)) <= 64 else ""
     return f".{target.stem[:32]}.", f".tmp{suffix}"
 

@@ -1,8 +1,8 @@
 """Pickles of fields and networks, with the same contents as checkpoints.
 
-Objects with parameters are pickled as their description and matrices, and built again where they are read: a packed
-layout is that of one GPU, and the other backend may be the only one there. Networks without parameters are pickled like
-other Python objects.
+Objects with parameters are pickled as their description and matrices, and built again where they are read. A packed
+layout is valid for one GPU only, and the reader may have only the other backend. Networks without parameters are
+pickled like other Python objects.
 """
 
 from __future__ import annotations

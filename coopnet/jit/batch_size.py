@@ -38,7 +38,7 @@ def batch_sample(vectors: Sequence[Any], samples: int) -> Any:
 
 
 def summed(vectors: Sequence[Any], samples: int) -> Any:
-    """The sum of ``vectors``: a single one may be a constant, as gradients often are, and has no number of samples."""
+    """The sum of ``vectors``: each of them may be a constant, as gradients often are, without a number of samples."""
     parts = [v for v in vectors if dr.width(v) == samples and v.state != dr.VarState.Literal]
     total = sum(parts[1:], parts[0]) if parts else vectors[0] + dr.zeros(type(vectors[0]), samples)
     # nor does an array that is not computed in the recording

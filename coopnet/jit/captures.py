@@ -1,4 +1,4 @@
-"""Arrays that functions refer to, without getting them as arguments.
+"""Arrays that functions refer to but do not get as arguments.
 
 Relies on what ``state_fn`` of ``dr.freeze`` returns being an input of the recording, and on numbers in a tuple being
 part of its key. Checked with Dr.Jit 1.5.0.

@@ -22,7 +22,7 @@ _NAN = 0xFFC0FE01
 
 
 def never(value: Any) -> Any:
-    """A mask that is false in all lanes of ``value``, unknown to the compiler unless that is a constant."""
+    """A mask that is false in all lanes of ``value``. The compiler cannot tell, unless it is a constant."""
     single = dr.float32_array_t(type(value))
     return dr.reinterpret_array(dr.uint32_array_t(single), single(dr.detach(value))) == _NAN
 

@@ -1,11 +1,11 @@
 """Half precision on CPUs that cannot compute in it.
 
-LLVM removes casts from half to single if it can: the maximum of two such numbers becomes a maximum in half, for which
-a CPU without AVX512-FP16 has no instruction. LLVM then calls a library function. Kernels of Dr.Jit cannot call any, so
-it ends the process. This concerns reductions (``dr.max`` and ``dr.min`` over components), but neither
-``dr.maximum`` nor ``dr.minimum``, which consist of comparisons.
+LLVM removes casts from half to single if it can. So the maximum of two such numbers becomes a maximum in half, for
+which a CPU without AVX512-FP16 has no instruction. LLVM then calls a library function. Kernels of Dr.Jit cannot call
+any, so the process ends. This concerns reductions (``dr.max`` and ``dr.min`` over components), but not ``dr.maximum``
+and ``dr.minimum``, which consist of comparisons.
 
-Relies on LLVM not seeing through that condition. Checked with Dr.Jit 1.5.0, LLVM 19.1.
+Relies on LLVM not knowing the condition of :func:`widened`. Checked with Dr.Jit 1.5.0, LLVM 19.1.
 """
 
 from __future__ import annotations

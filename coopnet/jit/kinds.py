@@ -1,7 +1,7 @@
 """Kinds of inputs: the only code that tells cooperative vectors, tensors, arrays and NumPy apart.
 
-Relies on the traits that Dr.Jit has of its types (``depth_v``, ``leaf_t``, ``is_special_v``), and on arrays of one lane
-becoming wide by a sum with zeros, which Dr.Jit leaves out of kernels but not of derivatives. Checked with Dr.Jit 1.5.0.
+Relies on Dr.Jit's traits of types (``depth_v``, ``leaf_t``, ``is_special_v``). Also relies on arrays of one lane
+becoming wide by a sum with zeros, which Dr.Jit omits from kernels but not from derivatives. Checked with Dr.Jit 1.5.0.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _kind_of_list(x: list | tuple, where: str) -> type:
 
 
 def check_sizes(parts: Any, where: str) -> None:
-    """Raise ``ValueError`` for arrays of different sizes: a kernel of those would abort the process."""
+    """Raise ``ValueError`` for arrays of different sizes: a kernel with those would abort the process."""
     sizes = {dr.width(v) for v in parts} - {1}
     if len(sizes) > 1:
         given = shown(sorted(sizes))

@@ -34,7 +34,7 @@ WARP = 32
 
 
 class Warps:
-    """Lanes for ``samples``, and on a GPU as many more as make all warps full.
+    """Lanes for ``samples``, and on a GPU additional ones that fill the last warp.
 
     With OptiX, a kernel with products takes 1.6 times as long if its last warp is not full (H200, driver 580). What the
     additional lanes do does not matter. The arrays must be evaluated.
@@ -74,7 +74,7 @@ class Warps:
 
 
 class Gate:
-    """Keeps the gradient of ``enter``'s arrays zero in lanes where that of ``leave``'s is.
+    """Keeps the gradient of ``enter``'s arrays zero in lanes where the gradient of ``leave``'s arrays is zero.
 
     It is used around code that Dr.Jit differentiates by itself.
     """

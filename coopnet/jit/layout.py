@@ -22,8 +22,8 @@ class Layout:
 
     ``places`` holds those of a layer's matrix, entry by entry in row-major order. The gradient of a bias is accumulated
     as column 0 of a separate matrix: ``bias`` is a view of such a matrix, and ``bias_places`` are the positions of its
-    column 0. (Outer products are summed over a warp before they are added; the hardware's sums of vectors are not, and
-    stall sooner.)
+    column 0. (Outer products are summed over a warp before they are added. The hardware's sums of vectors are not, so
+    they stop growing sooner.)
     """
 
     DRJIT_STRUCT = {"places": object, "bias": object, "bias_places": object}

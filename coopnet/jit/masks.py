@@ -1,9 +1,9 @@
 """The masks of evaluated loops and conditionals.
 
-While Dr.Jit runs the body of one, it applies the mask of active lanes to every gather and scatter with as many entries
-as the loop has lanes, or with a single one, whether these are samples or the entries of a matrix. It does not apply the
-mask to others, such as samples padded to whole warps, sorted, or in chunks. So code that adds up samples takes the
-:func:`present` ones of its inputs, and then works :func:`unmasked`.
+While Dr.Jit runs the body of one, it applies the mask of active lanes to every gather and scatter that has as many
+entries as the loop has lanes, or a single one. It does not matter whether these are samples or the entries of a matrix.
+The mask is not applied to others, such as samples that are padded to whole warps, sorted, or in chunks. So code that
+adds up samples takes the :func:`present` ones of its inputs, and then works :func:`unmasked`.
 
 Relies on the mangled names of ``jit_var_mask_peek``, ``jit_var_mask_default``, ``jit_var_mask_push``,
 ``jit_var_mask_pop`` and ``jit_var_dec_ref_impl``. Checked with Dr.Jit 1.5.0; without them, there may be a mask at any

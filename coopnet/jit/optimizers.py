@@ -4,11 +4,11 @@
 memory is what the kind of optimizer keeps: moments, counters. ``_step`` computes a new value and memory, ``_reset``
 makes a first memory, and ``_select`` picks one of two if a step is masked.
 
-A step multiplies a learning rate that is an array *in place* by further factors (``_LRCache.product``). If two
+If a learning rate is an array, a step multiplies it *in place* by further factors (``_LRCache.product``). If two
 parameters share the rate, the second one gets it with the size and sign of the first one's step. ``AdamW`` reads it
-twice, so that weights grow. :func:`own_rates` avoids both.
+twice, so weights grow. :func:`own_rates` avoids both.
 
-A power of doubles whose result would be about 2^-1024 is minus infinity (:func:`saturated`).
+If a power of doubles should be about 2^-1024, it is minus infinity (:func:`saturated`).
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def saturated(optimizer: dropt.Adam, t: Any) -> Any:
 
     Dr.Jit's power of doubles is minus infinity where it should be between :math:`2^{-1023.5}` and :math:`2^{-1024.5}`.
     Adam with :math:`\beta_2` = 0.99 would take an infinite step after 70,588 others, and with 0.999 after 709,000.
-    What remains is that it does not move in the few steps in which :math:`\beta_1^t` is there while
-    :math:`\beta_2^t` still counts: with 0.9 and 0.999 in seven, from 6,734 on.
+    It still does not move in the few steps in which :math:`\beta_1^t` is in this range while :math:`\beta_2^t` still
+    counts: with 0.9 and 0.999, seven steps from 6,734 on.
     """
     slowest = max(optimizer.beta_1, optimizer.beta_2)
     return dr.minimum(t, 1 if slowest == 0 else min(math.ceil(-64 / math.log2(slowest)), 2**32 - 2))
@@ -170,7 +170,7 @@ class EntryAdam(dropt.Adam):
 
 
 def opaque_rate(leaf: type, lr: Any) -> Any:
-    """A learning rate, number or array, as a ``leaf`` that is no part of a kernel."""
+    """A learning rate, number or array, as a ``leaf`` that is not part of a kernel."""
     return leaf(lr) if isinstance(lr, dr.ArrayBase) else dr.opaque(leaf, lr)
 
 

@@ -42,8 +42,8 @@ def with_room(parts: Sequence[Any], views: Sequence[Any], used: int) -> list[Any
 
     With all registers, fewer threads run at a time, so this is done only where it pays. Dr.Jit does it for
     kernels that multiply a vector longer than :data:`LONG`. So this function adds such a product, of the memory behind
-    one of ``views``, and selects it under a condition that never holds. Unlike Dr.Jit, the compiler sees that, and
-    removes the product.
+    one of ``views``, under a condition that never holds. Dr.Jit does not know that, but the compiler does, and removes
+    the product.
     """
     parts = list(parts)
     if dr.backend_v(parts[0]) != dr.JitBackend.CUDA or used <= SHARE or not views:

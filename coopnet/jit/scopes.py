@@ -35,8 +35,8 @@ def recording() -> bool:
 def inside_call(tp: type) -> bool:
     """Is a virtual call being traced on the backend of the Dr.Jit type ``tp``?
 
-    Raises ``RuntimeError`` in loops, conditionals and calls if this is not known (the library has no function of that
-    name): if a call were taken for a loop, all callees would number their lanes from 0 and share their masks.
+    Raises ``RuntimeError`` in loops, conditionals and calls if this is not known, because the library has no function
+    of that name. If a call were taken for a loop, all callees would number their lanes from 0 and share their masks.
     """
     query = function(_SYMBOL)
     if query is None:

@@ -1,8 +1,9 @@
 """Arrays that some functions of Dr.Jit see and others don't.
 
-Objects without ``DRJIT_STRUCT`` are traversed by their methods ``_traverse_1_cb_ro`` and ``_traverse_1_cb_rw``, as
-Mitsuba's are: by ``dr.freeze``, but neither by ``drjit.nn.pack`` nor by ``dr.eval``. Relies on these names and on
-``detail.traverse_py_cb_ro`` and ``_rw``, which call back for all arrays in the ``__dict__``. Checked with Dr.Jit 1.5.0.
+Objects without ``DRJIT_STRUCT``, such as Mitsuba's, are traversed through their methods ``_traverse_1_cb_ro`` and
+``_traverse_1_cb_rw``. ``dr.freeze`` does so, but neither ``drjit.nn.pack`` nor ``dr.eval``. Relies on these names and
+on ``detail.traverse_py_cb_ro`` and ``_rw``, which call back for all arrays in the ``__dict__``. Checked with Dr.Jit
+1.5.0.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def changed(view: Any, **fields: Any) -> Any:
 
 
 def rows(view: Any, start: int, stop: int) -> Any:
-    """Rows ``start`` to ``stop`` of a matrix or vector whose rows stand one after the other."""
+    """Rows ``start`` to ``stop`` of a matrix or vector whose rows lie one after the other."""
     count, columns = stop - start, view.shape[1] if len(view.shape) > 1 else 1
     offset = view.offset + start * view.stride
     return changed(view, shape=(count, columns), offset=offset, size=count * view.stride)

@@ -1,10 +1,10 @@
 r"""Sums at the entries of grids by atomics, with several copies of levels where many samples meet.
 
 A coarse level has few entries, and every sample adds to some of them. On a GPU, threads that add to neighbouring
-addresses wait for each other. So a level with many terms per entry gets several copies, which warps use in turn, and
-which are added up at the end: *privatization*, as for histograms. Lanes of one warp share a copy: if neighbouring
-samples are in one cell, the hardware adds up their terms for an entry at once. With a copy for each lane, such batches
-took 1.4 times as long (benchmarks/grid_gradient.py). Only the order of additions changes.
+addresses wait for each other. So a level with many terms per entry gets several copies. Warps use them in turn, and
+they are added up at the end: *privatization*, as for histograms. Lanes of one warp share a copy, since the hardware
+adds up the terms of neighbouring samples in one cell at once. With a copy for each lane, such batches took 1.4 times as
+long (benchmarks/grid_gradient.py). Only the order of additions changes.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from ..jit.kinds import nested_type
 from ..jit.lanes import WARP
 from ..jit.masks import unmasked
 
-#: Terms that an entry of a copy has at least, a sample adding one for every vertex of its cell: with fewer, clearing
-#: and adding up the copies takes longer than waiting would (benchmarks/grid_gradient.py).
+#: Fewest terms of an entry in a copy. A sample adds one for every vertex of its cell. With fewer terms, clearing and
+#: adding up the copies takes longer than waiting would (benchmarks/grid_gradient.py).
 TERMS = 32
-#: Samples of a batch from which on copies are worth the kernel that adds them up: at 2^14 they were not, at 2^16 they
-#: were (benchmarks/grid_gradient.py).
+#: Fewest samples of a batch for which copies are worth the kernel that adds them up: at 2^14 they were not, at 2^16
+#: they were (benchmarks/grid_gradient.py).
 SAMPLES = 1 << 15
 #: Most copies of a level: with more, threads do not wait any less (benchmarks/grid_gradient.py).
 MOST = 64
-#: Bytes that all copies have room in. They should stay in the cache of a GPU beside what else a kernel needs of it.
+#: Most bytes of all copies. They should stay in the cache of a GPU together with other data of a kernel.
 MEMORY = 4 << 20
 
 
@@ -67,9 +67,7 @@ class AtomicSums:
         self.spread = dr.zeros(grid.dtype, self.grids * self.room * grid.n_features)
 
     def add(self, number: int, terms: Sequence[Any], index: Any) -> None:
-        """Add one term for each feature to the entries ``index`` of level ``number``, in the numbering of the grid's
-        walk.
-        """
+        """Add one term for each feature to the entries ``index`` of level ``number``, as given by the grid's walk."""
         grid, level, n = self.grid, self.grid.levels[number], self.counts[number]
         target = self.sums
         if n > 1:

@@ -39,7 +39,7 @@ class DrawnFeatureGrid(FeatureGrid):
             return self
         n, entries = self.n_features, self.levels[-1].end
         table = dr.empty(self.dtype, entries * n)
-        with unmasked(self.dtype):  # the entries of a table are no lanes of an evaluated loop
+        with unmasked(self.dtype):  # the entries of a table are not lanes of an evaluated loop
             entry = dr.arange(dr.uint32_array_t(self.dtype), entries)
             dr.scatter(table, self.read(dr.detach(self.data), entry), entry, mode=dr.ReduceMode.Permute)
             dr.eval(table)

@@ -28,8 +28,8 @@ def add(sums: Any, scaled: Sequence[Any], index: Any, active: Any = True) -> Non
     on.
     """
     # In one packet, which the CPU adds up several times as fast as one number after the other. Up to some size, Dr.Jit
-    # gives each thread an array of its own, which is the fastest way by far. Beyond, it would use atomics that look for
-    # lanes with the same index, but in a large array hardly any lanes have.
+    # gives each thread an array of its own, which is the fastest way by far. Beyond that size, it would use atomics
+    # that look for lanes with the same index, of which there are hardly any in a large array.
     per_thread = dr.width(sums) <= dr.expand_threshold()
     mode = dr.ReduceMode.Auto if per_thread or dr.backend_v(sums) != dr.JitBackend.LLVM else dr.ReduceMode.Direct
     packet = nested_type(type(sums))([type(sums)(dr.round(v)) for v in scaled])

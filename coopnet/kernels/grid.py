@@ -2,12 +2,12 @@ r"""Trained features at the vertices of grids, interpolated, together with their
 
 A level interpolates between the vertices of a cell: with :math:`w_c(x)` the weight of vertex :math:`c`, its features
 are :math:`\sum_c w_c(x) \theta_c`, and their derivative in direction :math:`\dot x` is
-:math:`\sum_c (\nabla w_c \cdot \dot x) \theta_c`, exact within the cell. With multilinear interpolation it is constant
-along each axis, on simplices constant, and jumps at the faces of the cell; with smoothstep it is continuous.
+:math:`\sum_c (\nabla w_c \cdot \dot x) \theta_c`, exact within the cell. On simplices the derivative is constant, with
+multilinear interpolation the one along an axis does not change along that axis, and both jump at the faces of the cell.
+With smoothstep it is continuous.
 
-Features and derivatives are linear in the parameters. Their gradient is the transpose, another loop over the same
-vertices; it adds up many samples per entry, with atomics (:mod:`.atomic_sums`) or in fixed point
-(:mod:`.fixed_point`).
+Features and derivatives are linear in the parameters, so their gradient is the transpose: another loop over the same
+vertices. It adds up many samples per entry, with atomics (:mod:`.atomic_sums`) or in fixed point (:mod:`.fixed_point`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PRIMES = (1, 2654435761, 805459861, 3674653429, 2097192037, 1434869437, 21652197
 ROLLING = 2531011
 
 
-#: The first and the last cell that have a number, in single precision. What lies beyond is in these.
+#: The first and the last cell that have a number, in single precision. What lies beyond belongs to these.
 CELLS = (-(2.0**31), 2.0**31 - 128)
 #: How far from 0 a coordinate is looked at: further out, its place in a level would overflow.
 FAR = 2.0**64
@@ -84,7 +84,7 @@ class FeatureGrid:
         levels: see :func:`levels`.
         dimension: number of coordinates.
         n_features: features of a vertex.
-        hashed: do levels that don't hold all of their vertices find them by a hash, rather than by wrapping around?
+        hashed: do levels that don't hold all of their vertices use a hash, rather than wrap around?
         interpolation: of cubes: ``"linear"``, ``"smoothstep"`` or ``"nearest"``.
         simplices: interpolate between the ``dimension + 1`` vertices of a simplex, not all of the cube?
         which: the number of the grid, if several are side by side in ``data``; ``UInt32`` if every lane has its own.
@@ -225,12 +225,11 @@ class FeatureGrid:
             yield weights, corner
 
     def _simplex(self, fraction: list, tangents: list[list]) -> Iterator[tuple[list, Sequence[Any]]]:
-        """The same for the simplex around a point: it starts at the cell's lowest vertex and goes along the axes in
-        descending order of the fraction; weights are the differences of successive fractions."""
+        """The same for the simplex around a point. It starts at the cell's lowest vertex and goes along the axes in
+        descending order of their fractions. Weights are the differences of successive fractions."""
         single, uint32, n = self.dtype, dr.uint32_array_t(self.dtype), len(fraction)
-        # sorted descending, fractions with their tangents and axes. Equal fractions may be in any order: the vertex
-        # between
-        # them has no weight, and for its derivative, that of either side will do
+        # Fractions with their tangents and axes, in descending order. Equal fractions may be in any order: the vertex
+        # between them has no weight, and its derivative may be that of either side.
         items = [[fraction[d], *(t[d] for t in tangents), uint32(d)] for d in range(n)]
         for i in range(n):
             for j in range(n - 1 - i):
@@ -248,7 +247,7 @@ class FeatureGrid:
 
 
 def _order(tangents: Sequence[list]) -> int:
-    """The order in which a cell's vertices are summed, which determines the last bits: for values, that of
+    """The order in which a cell's vertices are summed, which determines the last bits. For values, it is that of
     ``drjit.nn``.
     """
     return 1 if tangents else -1

@@ -31,7 +31,7 @@ _GROUP = 8
 def sort(index: Any, bound: int) -> tuple[Any, Any]:
     """``(sorted, order)`` of the ``UInt32`` array ``index``, whose entries are at most ``bound``; stable.
 
-    ``dr.argsort`` does the same in passes over all 32 bits; ids seldom need more than half of them.
+    ``dr.argsort`` does the same in passes over all 32 bits, but ids seldom need more than half of them.
     """
     n, order, shift = dr.width(index), dr.arange(type(index), dr.width(index)), 0
     index = _computed(index)
@@ -61,9 +61,9 @@ def sum_rows(rows: Any, index: Any, count: int) -> Any:
         count: number of sums.
 
     Returns:
-        A flat array of ``count * width`` entries. Bitwise the same whenever rows and indices are. In frozen functions
-        on CUDA, where a recorded sort ends the process when it is replayed (Dr.Jit 1.5), the sums are those of
-        :func:`sum_rows_fixed`.
+        A flat array of ``count * width`` entries, the same to the bit for the same rows and indices. In frozen
+        functions on CUDA the sums are those of :func:`sum_rows_fixed`, since a recorded sort ends the process when it
+        is replayed (Dr.Jit 1.5).
     """
     leaf = type(rows[0])
     if frozen() and dr.backend_v(leaf) == dr.JitBackend.CUDA:
@@ -143,8 +143,8 @@ def _pass(flat: Any, nested: type, width: int, index: Any, count: int, block: in
 def sum_rows_fixed(rows: list, index: Any, count: int) -> Any:
     """The same as :func:`sum_rows`, in fixed point (:mod:`.fixed_point`), in any order.
 
-    All rows are rounded to the same unit, even if one is much smaller than the others. Needs twice the memory and
-    atomics, and evaluates nothing in between that ``dr.freeze`` could not replay.
+    All rows are rounded to the same unit, even if one is much smaller than the others. This needs twice the memory and
+    atomics, but it evaluates nothing that ``dr.freeze`` could not replay.
     """
     leaf, width, index = type(rows[0]), len(rows), _computed(index)
     int64, uint32 = dr.int64_array_t(leaf), type(index)

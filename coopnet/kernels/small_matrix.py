@@ -1,8 +1,8 @@
 r"""Products :math:`B x` of a small trained matrix and coordinates, in single precision on every backend.
 
-A gradient entry :math:`dB_{jk} = \sum_n dy_{jn} x_{kn}` is one sum over all samples. Left to automatic
-differentiation, each would be a kernel of its own; here all entries of a column are the rows of one tensor, summed at
-once, in the same order in every run.
+A gradient entry :math:`dB_{jk} = \sum_n dy_{jn} x_{kn}` is one sum over all samples. With automatic differentiation,
+each sum would be a kernel of its own. Here all entries of a column are the rows of one tensor, which is summed at once,
+in the same order in every run.
 """
 
 from __future__ import annotations

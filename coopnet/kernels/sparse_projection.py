@@ -162,7 +162,7 @@ def _accumulator(leaf: type) -> type:
 
 
 def _flat(signs: Signs, x: Any, samples: int) -> Any:
-    """The product with a flat array, whose lanes are no samples."""
+    """The product with a flat array, whose lanes are not samples."""
     with unmasked(type(x)):
         return _by_tiles(signs, x, samples)
 

@@ -22,7 +22,7 @@ class Activation(Module):
     CUDA). There is a float64 twin of each in ``coopnet.reference``. ``MLP`` takes activations by name, too.
 
     Raises:
-        TypeError: the input is a NumPy array, no floating point array, or of no known kind.
+        TypeError: the input is a NumPy array, not floating point, or of an unknown kind.
         ValueError: the input is empty.
 
     >>> y = cn.ReLU()(x)

@@ -1,4 +1,4 @@
-"""The arguments with which a layer was constructed, from which its ``repr`` and its description in files follow."""
+"""The arguments with which a layer was constructed: its ``repr`` and its description in files are made from them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def constructor(cls: type) -> dict[str, inspect.Parameter]:
 
 
 def arguments(layer: Any, cls: Any = None) -> dict[str, Any]:
-    """The arguments of ``layer`` by name, as far as it keeps them: those of its constructor, or of that of ``cls``.
+    """The arguments of ``layer`` by name, as far as it keeps them: those of its own constructor, or of the one of
+    ``cls``.
 
     An argument is kept under its name, or ``_name`` if that is a method.
     """

@@ -22,7 +22,7 @@ class Composite(Encoding):
     r"""Encodings of different coordinates, combined (tiny-cuda-nn's ``Composite``).
 
     Encoding :math:`i` takes ``n_dims_to_encode[i]`` coordinates, beginning where the one before it ended, or at
-    ``dims_to_encode_begin[i]``; ranges may overlap and leave coordinates out. The number of one encoding may be open;
+    ``dims_to_encode_begin[i]``; ranges may overlap and leave coordinates out. One encoding may leave its number open;
     it takes the remaining coordinates. Encodings with no coordinates are skipped.
 
     Args:
@@ -36,12 +36,12 @@ class Composite(Encoding):
         in_features: number of coordinates; -1 takes it from ``alloc``, or from the ranges if all are known.
 
     Returns:
-        The features of all nested encodings, or, if reduced by sum or product, as many as one of them has.
+        The features of all nested encodings; with a sum or product, as many as one of them has.
 
     Raises:
         TypeError: ``nested`` holds anything but encodings.
-        ValueError: ranges outside the input, open in more than one place, or of other lengths than ``nested``; a
-            reduction of different widths.
+        ValueError: ranges outside the input, or open in more than one place; lists that are not as long as ``nested``;
+            a sum or product of different widths.
 
     The input encoding of Müller et al. (2021), *Real-time Neural Radiance Caching*, for 3 spatial, 5 directional and
     6 other coordinates:

@@ -31,7 +31,8 @@ _relaxing: ContextVar[bool] = ContextVar("relaxing", default=False)
 
 @contextmanager
 def relaxed_as(arrays: Sequence[Any]) -> Iterator[None]:
-    """A block in which masks are relaxed if any of ``arrays`` has a gradient, also in layers whose rate has none there.
+    """A ``with`` block in which masks are relaxed if any of ``arrays`` has a gradient, even in layers whose rate has
+    none.
 
     It is for evaluations with detached parameters, whose gradient another evaluation computes.
     """
@@ -63,19 +64,19 @@ class ConcreteDropout(Dropout):
         \qquad u_i = \frac{n_i + 1/2}{2^{24}}
 
     with :math:`n_i` the upper 24 bits of the draw that the mask law with 32 bits has for element :math:`i`.
-    **Everywhere else** it is the mask law of :func:`dropout` with the threshold of the learned :math:`p` and 32 bits.
-    Without a key it passes its input on.
+    **Everywhere else** masks follow the law of :func:`dropout`, with 32 bits and the threshold of the learned
+    :math:`p`. Without a key the layer passes its input on.
 
-    A loss of the data alone would make the rate as small as possible. Add :func:`concrete_penalty`, which balances it.
+    A loss on the data alone would make the rate as small as possible. Add :func:`concrete_penalty` to balance it.
 
-    Place it before the :class:`Linear` layer whose inputs it drops. It separates the parts of a network before and
-    behind it, which run one after the other. The gradient of the rate is a sum over all samples, which ends a kernel of
-    the backward pass: the gradients of the elements are written to memory there, and read by the next kernel.
+    Place it before the :class:`Linear` layer whose inputs it drops. The parts of the network before and behind it run
+    one after the other. The gradient of the rate is a sum over all samples, with which a kernel of the backward pass
+    ends. The gradients of the elements are written to memory there, and read by the next kernel.
 
     Args:
         p: the first rate, a number in (0, 1). Reading ``layer.p`` gives the learned one, a ``Float32``;
             assigning a number restarts from it.
-        temperature: :math:`T`; the paper has 0.1.
+        temperature: :math:`T`; 0.1 in the paper.
         stream, rounds: as for :class:`Dropout`.
 
     Raises:
@@ -116,7 +117,7 @@ class ConcreteDropout(Dropout):
 
     @property
     def relaxed(self) -> bool:
-        """Has the rate a gradient, so that masks are relaxed?"""
+        """Does the rate have a gradient, so that masks are relaxed?"""
         logit = self.logit.value
         # also if gradients are suspended, to be computed later
         return logit is not None and (logit.data.index_ad != 0 or _relaxing.get())
@@ -130,7 +131,7 @@ class ConcreteDropout(Dropout):
         parts, samples = kinds.rows(x, kind), kinds.samples(x, kind)
         words = decisions(len(parts), _Words(self.stream or 0, self.rounds), key, dr.uint32_array_t(leaf), samples)
         logit = self.logit.value.data
-        if symbolic():  # where a custom operation would be differentiated outside of the loop
+        if symbolic():  # a custom operation would be differentiated outside of the loop
             # an ordinary operation, which loops note
             y = [v * leaf(f) for v, f in zip(parts, _factors(words, logit * 1, self.temperature)[0], strict=True)]
         else:
@@ -141,7 +142,7 @@ class ConcreteDropout(Dropout):
         return linear_jvp(self, x, tangents, key)
 
     def op(self) -> Any:
-        return None  # the engine differentiates by matrices, not by rates
+        return None  # the engine differentiates with respect to matrices, not rates
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:
         layer = copy.copy(self)
@@ -156,7 +157,7 @@ class ConcreteDropout(Dropout):
 
 
 def _factors(words: list, logit: Any, temperature: float) -> tuple[list, list]:
-    """The factors of the elements, and their derivatives by ``logit``."""
+    """The factors of the elements, and their derivatives with respect to ``logit``."""
     single, factors, slopes = type(logit), [], []
     odds = dr.exp(logit)  # p / (1 - p)
     for word in words:
@@ -168,8 +169,8 @@ def _factors(words: list, logit: Any, temperature: float) -> tuple[list, list]:
 
 
 class _RelaxedMask(dr.CustomOp):
-    """Elements times the factors of relaxed masks. The gradient of the rate is a sum, which has to be evaluated. The
-    gradients of the elements are evaluated in the same kernel, so that nothing is computed twice."""
+    """Elements times the factors of relaxed masks. The gradient of the rate is a sum that must be evaluated. The same
+    kernel evaluates the gradients of the elements, so nothing is computed twice."""
 
     def eval(self, words: list, temperature: float, logit: Any, x: list) -> list:  # type: ignore[override]
         self.x = x
@@ -206,9 +207,9 @@ def concrete_penalty(net: Module, samples: int, *, length: float = 1e-4, noise: 
         + \frac{2 K_l}{N} \big(p_l \log p_l + (1 - p_l) \log(1 - p_l)\big)
 
     over the dropouts :math:`l`, with the matrix :math:`A_l` of the linear layer behind and its number :math:`K_l` of
-    inputs. The constants are the paper's, for a loss of :math:`\sum_o (y_o - t_o)^2 / s^2` for each sample. The loss
-    ``"l2"`` is :math:`s^2 / O` times that for :math:`O` outputs, so ``noise`` is :math:`s / \sqrt{O}`. For
-    ``"gaussian_nll"`` with one target, ``noise`` is :math:`1 / \sqrt 2`.
+    inputs. The constants are the paper's, for the loss :math:`\sum_o (y_o - t_o)^2 / s^2` of each sample. With
+    :math:`O` outputs, the loss ``"l2"`` is :math:`s^2 / O` times that, so give :math:`s / \sqrt{O}` as ``noise``. For
+    ``"gaussian_nll"`` with one target, give :math:`1 / \sqrt 2`.
 
     Args:
         net: a built field or network with :class:`ConcreteDropout` layers, each with a linear layer behind it.
@@ -221,7 +222,7 @@ def concrete_penalty(net: Module, samples: int, *, length: float = 1e-4, noise: 
 
     Raises:
         ValueError: no such layers, one without a linear layer behind it, numbers out of range.
-        TypeError: ``net`` is no :class:`Module`.
+        TypeError: ``net`` is not a :class:`Module`.
 
     >>> layers = cn.ConcreteDropout(), cn.Linear(2, 1)
     >>> field = cn.NeuralField(None, cn.Sequential(*layers)).build()

@@ -21,14 +21,14 @@ from .sequential import Composed, Sequential, apply, known_ops, segments, stated
 
 
 class Parallel(Composed):
-    """Several bodies on one input. On a ``CoopVec``, the engine runs it as one network with the layers around it,
+    """Several bodies on one input. On a ``CoopVec``, the engine runs them and the layers around them as one network,
     unless a body holds a layer that the engine does not know, such as an encoding.
     """
 
     merge = "concatenate"
 
     def bodies(self) -> list[list]:
-        """The layers of each body; no layers are the input itself."""
+        """The layers of each body; a body without layers returns the input itself."""
         raise NotImplementedError
 
     @property
@@ -52,7 +52,7 @@ class Parallel(Composed):
         return super().__call__(x, key)
 
     def side_by_side(self, x: list, key: Key | None) -> list:
-        """Evaluate one body after the other on the bundle ``x``, not as one network."""
+        """Evaluate the bodies one after the other on the bundle ``x``, not as one network."""
         bundles = [apply(body, x, key) for body in self.bodies()]
         return [self._merged(vectors, x[0]) for vectors in zip(*bundles, strict=True)]
 
@@ -106,7 +106,7 @@ class Residual(Around):
             ``Sequential`` of layers.
 
     Raises:
-        TypeError: ``body`` is no module.
+        TypeError: ``body`` is not a module.
         ValueError: in ``alloc``, a body that changes the width.
 
     >>> block = cn.Residual(cn.Sequential(cn.Linear(64, 64), cn.ReLU(), cn.Linear(-1, 64)))
@@ -119,7 +119,7 @@ class Residual(Around):
 
 
 class Skip(Around):
-    r"""Puts its input behind a network's output, :math:`y = (f(x), x)`, as NeRF does after its fifth layer (Mildenhall
+    r"""Appends its input to a network's output, :math:`y = (f(x), x)`, as NeRF does after its fifth layer (Mildenhall
     et al. 2020, figure 7).
 
     The key, if any, goes to ``body``. The output is as wide as both together.
@@ -128,7 +128,7 @@ class Skip(Around):
         body: a layer or network of any width.
 
     Raises:
-        TypeError: ``body`` is no module.
+        TypeError: ``body`` is not a module.
 
     >>> net = cn.Sequential(cn.Skip(cn.MLP(60, 256, 256, 4, output_activation="relu")), cn.MLP(out_features=4))
     """
@@ -164,15 +164,15 @@ class Branches(Parallel):
 class Heads(Sequential):
     r"""Several networks on the output of one, :math:`y = (f_1(h), \dots, f_k(h))` with :math:`h = t(x)`.
 
-    The outputs are one vector, in the order of ``heads``, so that the network can be packed, trained and stored like
-    any other; :meth:`split` returns them by name.
+    The outputs are one vector, in the order of ``heads``, so the network can be packed, trained and stored like any
+    other. :meth:`split` returns them by name.
 
     Args:
         trunk: the shared layer or network, or ``None`` for none.
         heads: a mapping from names to layers or networks; names are non-empty strings.
 
     Raises:
-        TypeError, ValueError: ``trunk`` or a head is no module; ``heads`` is no mapping or a name no string.
+        TypeError, ValueError: ``trunk`` or a head is not a module; ``heads`` is not a mapping, or a name not a string.
 
     >>> trunk = cn.MLP(out_features=64, output_activation="relu")
     >>> net = cn.Heads(trunk, {"density": cn.Linear(-1, 1), "color": cn.Linear(-1, 3)})

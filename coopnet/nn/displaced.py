@@ -29,9 +29,9 @@ class Displaced(Drawn, Encoding):
 
     :math:`D` interpolates between the vertices of a grid over the unit cube, from corner to corner, linearly along each
     axis. The displacement of vertex :math:`v` along axis :math:`k` is :math:`\sigma_{vk} z_{vk}`, with :math:`z` number
-    :math:`k` of row :math:`v` in the law of :mod:`coopnet.random.normal`: a function of the key's seed and step, of
-    vertex, axis and ``stream`` alone. Coordinates outside of the cube are displaced like the nearest point in it.
-    Without a key the layer is ``encoding``.
+    :math:`k` of row :math:`v` in the law of :mod:`coopnet.random.normal`. It depends only on the key's seed and step,
+    on vertex, axis and ``stream``. Coordinates outside of the cube are displaced like the nearest point in it. Without
+    a key the layer does what ``encoding`` does.
 
     Args:
         encoding: an :class:`Encoding` or :class:`Identity`.

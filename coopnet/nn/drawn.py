@@ -38,9 +38,9 @@ class ParameterArray:
 
 class DrawnGrid(Drawn, Encoding):
     r"""A grid whose features are drawn: feature :math:`k` of entry :math:`e` is :math:`\theta_{ek} + \sigma_{ek}
-    z_{ek}`, with :math:`z` a function of the key's seed and step, of entry, feature and ``stream`` alone.
+    z_{ek}`, where :math:`z` depends only on the key's seed and step, on entry, feature and ``stream``.
 
-    Without a key it is ``grid``. Every sample of a call, and every batch, sees one function. The law of :math:`z` is
+    Without a key it does what ``grid`` does. All samples of all batches see the same function. The law of :math:`z` is
     that of :mod:`coopnet.random.normal`.
 
     Args:
@@ -97,7 +97,8 @@ class DrawnLinear(Drawn, Module):
     :math:`y_o + s \sum_i z_{oi} (F \tilde x)_i`, where :math:`\tilde x` is the input, followed by 1 if there is a bias.
 
     :math:`z_{oi}` is number :math:`i \bmod 4` of row :math:`o` and block :math:`\lfloor i / 4 \rfloor` in the law of
-    :mod:`coopnet.random.normal`: a function of the key's seed and step alone. Without a key the layer is ``linear``.
+    :mod:`coopnet.random.normal`: a function of the key's seed and step alone. Without a key the layer does what
+    ``linear`` does.
 
     Args:
         linear: a :class:`Linear` with the means.

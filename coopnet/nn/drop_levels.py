@@ -17,18 +17,17 @@ from .tangents import linear_jvp
 
 
 class DropLevels(Dropout):
-    r"""Drops whole levels of a grid, all features of a level or none, so that coarse levels learn to do without fine
-    ones.
+    r"""Drops whole levels of a grid, all features of a level or none. So coarse levels learn to do without fine ones.
 
     .. math::
         y_{lk} = \begin{cases} x_{lk} \cdot 2^k / (2^k - t) & u_l \ge t \\ 0 & \text{otherwise} \end{cases}
 
     with the draw :math:`u_l` that :func:`dropout` would make for element :math:`l`, the number of the level, and its
-    threshold :math:`t`. All samples of a step have one mask, that of index 0: a function of seed, step and level.
-    Levels below ``first`` are always kept, and not scaled. Without a key it passes its input on.
+    threshold :math:`t`. All samples of a step share the mask of index 0, which depends on seed, step and level. Levels
+    below ``first`` are always kept, and not scaled. Without a key it passes its input on.
 
-    It stands directly behind the grid, first in the network. With a schedule, ``layer.p = dr.opaque(Float32, p)``, that
-    starts with a high rate and ends at 0, a field is trained from coarse to fine.
+    Put it directly behind the grid, first in the network. To train a field from coarse to fine, lower the rate from a
+    high one to 0 by a schedule, ``layer.p = dr.opaque(Float32, p)``.
 
     Args:
         p: probability that a level is dropped, a number in [0, 1) or a Dr.Jit ``Float32`` of width 1.
@@ -38,8 +37,8 @@ class DropLevels(Dropout):
         bits, stream, rounds: as for :class:`Dropout`.
 
     Raises:
-        ValueError, TypeError: arguments that :func:`dropout` refuses, too; no grid before it; an input that is no whole
-            number of levels.
+        ValueError, TypeError: arguments that :func:`dropout` refuses, too; no grid before it; an input that is not a
+            whole number of levels.
 
     >>> network = cn.Sequential(cn.DropLevels(0.2, first=2), cn.MLP(out_features=3))
     >>> field = cn.NeuralField(cn.HashGrid(2, n_levels=8), network).build()

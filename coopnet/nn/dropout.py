@@ -34,23 +34,22 @@ def dropout(x: Any, p: Any, key: Key | None, *, stream: int = 0, bits: int = 16,
         \qquad t = \mathrm{round}(p\, 2^k)
 
     where :math:`u_i` is the ``bits`` = :math:`k` bit wide field number ``i % (32/k)`` of word ``i // (32/k)`` of the
-    Philox stream with counter ``(block, index, step, stream)`` under the key's seed. The comparison is between
-    integers, so the mask is the same to the bit on every backend and in every precision; the scale uses the quantized
-    probability, so the mean is preserved exactly. The gradient is dropout of the gradient with the same mask, which
-    is drawn again rather than stored.
+    Philox stream with counter ``(block, index, step, stream)`` under the key's seed. Integers are compared, so the mask
+    is the same to the bit on every backend and in every precision. The scale uses the quantized probability, so the
+    mean is preserved exactly. The gradient is multiplied by the same mask, which is drawn again rather than stored.
 
-    For a tensor of at least 2^16 elements in memory, dropout has a kernel of its own, close to the speed of
-    copying it (fastest if the number of samples is a multiple of 8). So has its gradient. For a tensor that has not
-    been evaluated, inside symbolic loops, conditionals and calls, and for every other kind of input, dropout is part of
-    the kernel that uses its result.
+    A tensor of at least 2^16 elements in memory gets a separate kernel, about as fast as copying it (fastest if the
+    number of samples is a multiple of 8). Its gradient gets another one. In all other cases dropout is part of the
+    kernel that uses its result: for tensors that have not been evaluated, for other kinds of inputs, and inside
+    symbolic loops, conditionals and calls.
 
-    Samples with equal indices share their mask: with ``Key(seed, index=lane // 8)``, groups of eight lanes do, such as
-    the corners of a cell or the samples of a pixel.
+    Samples with equal indices share their mask. With ``Key(seed, index=lane // 8)``, groups of eight lanes share one,
+    such as the corners of a cell or the samples of a pixel.
 
-    **Schedules.** ``p`` may be a Dr.Jit value of width 1. Kernels read it, so that a new value compiles no kernel, and
+    **Schedules.** ``p`` may be a Dr.Jit value of width 1. Kernels read it, so a new value compiles no kernel, and
     functions of ``dr.freeze`` take it as an argument: ``dr.opaque(Float32, 0.1)``. Threshold and scale are then
-    computed in double precision within the kernel, and are those of the law for exactly this single-precision number.
-    A kernel cannot raise an error, so ``p`` is clipped to [0, 1] and the threshold to :math:`2^k - 1`. ``p = 0`` keeps
+    computed in the kernel in double precision: they are those of the law for exactly this single-precision number. A
+    kernel cannot raise an error, so ``p`` is clipped to [0, 1] and the threshold to :math:`2^k - 1`. ``p = 0`` keeps
     everything with scale 1; there is no gradient with respect to ``p``. For arrays and cooperative vectors ``p`` may
     also have one entry for each sample, as it has inside evaluated loops and calls.
 
@@ -62,15 +61,15 @@ def dropout(x: Any, p: Any, key: Key | None, *, stream: int = 0, bits: int = 16,
         key: :class:`Key`, or ``None`` for no dropout.
         stream: tells the dropouts of one network apart.
         bits: random bits spent on an element: 8, 16 or 32. ``p`` is rounded to a multiple of ``2^-bits``.
-        rounds: of the generator: 10, or 7, the fewest that pass BigCrush (Salmon et al. 2011), for less arithmetic and
-            other masks.
+        rounds: of the generator, 10 or 7. Seven are the fewest that pass the tests of BigCrush (Salmon et al. 2011);
+            they take less arithmetic and give other masks.
 
     Returns:
         The same kind and type as ``x``; ``x`` itself if ``p`` is the number 0 or ``key is None``.
 
     Raises:
         ValueError: a number ``p`` outside [0, 1), NaN, or rounding to 1, or an array ``p`` of another size; other
-            ``bits`` or ``rounds``; empty or wrongly shaped ``x``; a key whose entries are not as many as the samples.
+            ``bits`` or ``rounds``; empty or wrongly shaped ``x``; a key with another number of entries than samples.
         TypeError: ``x`` of another kind or not floating point; ``key`` no :class:`Key`; ``p`` neither a number nor a
             Dr.Jit floating point array, or one of another backend.
 
@@ -126,7 +125,7 @@ class Dropout(Module):
             checkpoint keeps its value at that moment, as a number.
         bits: random bits per element, 8, 16 or 32.
         stream: the stream number ``s`` of the mask law. ``None`` lets the network number its dropouts 0, 1, 2, ... in
-            evaluation order when it is allocated (numbers given by hand are left out); a layer called on its own
+            evaluation order when it is allocated, leaving out numbers that are given by hand. A layer that is called
             before that uses 0.
         rounds: of the generator, 10 or 7.
 
@@ -159,7 +158,7 @@ class Dropout(Module):
 
     @property
     def law(self) -> Law:
-        """Its law, made again only if one of its settings is another object."""
+        """Its law, made anew only if one of its settings is another object."""
         settings, known = (self.p, self.bits, self.stream, self.rounds), self.__dict__.get("_known")
         if known is None or any(a is not b for a, b in zip(known[0], settings, strict=True)):
             self._known = known = settings, self._law(self.p)
@@ -233,7 +232,7 @@ class GaussianDropout(Dropout):
     which has the mean and variance of :class:`Dropout` with the same ``p``. :math:`n_i` are the upper 24 bits of the
     word that the mask law with 32 bits gives to element :math:`i`: word ``i % 4`` of the Philox counter ``(i // 4,
     index, step, stream)``; :math:`\Phi` is the normal distribution, so that :math:`|z_i| < 5.42`. The noise is computed
-    in single precision from exactly equal arguments and rounded to the type of ``x``; backends agree on it up to the
+    in single precision from exactly equal arguments, and rounded to the type of ``x``. Backends agree on it up to the
     rounding of their elementary functions. Without a key the layer passes its input on.
 
     Args:

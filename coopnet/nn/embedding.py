@@ -44,12 +44,12 @@ class Embedding(Module):
         output: type of the features: ``"float32"``, ``"float16"``, ``"float64"``, or ``"table"`` for the table's own.
         out_of_range: result for an id outside [0, count), if that is not an error: ``"zero"`` for zeros without a
             gradient, or ``"clamp"`` for the nearest row.
-        check: raise ``ValueError`` for ids out of range, which evaluates the ids and waits for the result. This is not
-            possible in symbolic loops, conditionals and calls, and in frozen functions: there, as with
-            ``check=False``, ``out_of_range`` holds.
-        deterministic: if ``False``, gradients are summed with atomics, faster for small tables and not reproducible,
-            except within :func:`coopnet.deterministic`.
-        prefix: prepended to the name ``"data"``, to tell tables apart that share an optimizer.
+        check: raise ``ValueError`` for ids out of range; this evaluates the ids and waits for the result. It is not
+            possible in symbolic loops, conditionals and calls, and in frozen functions. There ``out_of_range`` decides,
+            as with ``check=False``.
+        deterministic: if ``False``, gradients are summed with atomics. That is faster for small tables, but not
+            reproducible, except within :func:`coopnet.deterministic`.
+        prefix: prepended to the name ``"data"``, to tell apart tables that share an optimizer.
 
     Calling it takes ids, one per sample: a Dr.Jit array of any integer type, a tensor ``(samples,)`` or
     ``(1, samples)``, a list of one array, a NumPy array, or an int. It returns ``width`` features as a nested array, or
@@ -60,11 +60,11 @@ class Embedding(Module):
     Raises:
         ValueError: ids out of range or not whole (see ``check``), more than one per sample, a layer without table.
         TypeError: ids of another type or backend.
-        RuntimeError: gradients within :func:`coopnet.deterministic` in symbolic loops, conditionals and calls; those of
-            half-precision tables in calls, or by ``dr.backward`` inside a symbolic loop, where they would be summed in
-            half precision.
+        RuntimeError: gradients within :func:`coopnet.deterministic` in symbolic loops, conditionals and calls;
+            gradients of half-precision tables in calls, or by ``dr.backward`` inside a symbolic loop, where they would
+            be summed in half precision.
 
-    A field of an object's id and two coordinates, and a field whose caller looks codes up by integers of any size:
+    A field of an object's id and two coordinates, then a field whose caller looks up the codes by integers of any size:
 
     >>> encoding = cn.Composite([cn.Embedding(1000, 8), cn.HashGrid(2)])
     >>> rgb = cn.NeuralField(encoding, cn.MLP(out_features=3)).build()([Float(ids), *uv])

@@ -21,14 +21,14 @@ from .tangents import check_bundle, no_rule, rebuilt
 class Encoding(Module):
     """Maps coordinates to features. Takes a ``CoopVec``, a tensor, a nested array or a list of arrays.
 
-    For lists and tuples the result is a list, for arrays a nested ``ArrayXf``, and otherwise of the input's kind. To
+    The result is a list for lists and tuples, a nested ``ArrayXf`` for arrays, and otherwise of the input's kind. To
     write an encoding, implement ``width(size)`` and ``_features(coordinates)`` on a list of arrays. For derivatives,
     implement ``_moved(coordinates, tangents)``, which returns the features and a list of their tangents; then
     ``_features`` is not needed. Implement ``_alloc`` if it has parameters (see :class:`Module`). Coordinates are single
     precision, or double if the input is.
 
     Raises:
-        TypeError: the input is a NumPy array, or no floating point; a method that a class has to implement is missing.
+        TypeError: the input is a NumPy array, or not floating point; a method that a class has to implement is missing.
         ValueError: the input has other than ``in_features`` coordinates; widths that don't fit in ``alloc``.
 
     >>> class Square(cn.Encoding):

@@ -27,10 +27,10 @@ class Fourier(Encoding):
     fit finer detail and generalize worse. Phases are computed in single precision on every backend and reduced to one
     period.
 
-    The draw is determined by ``seed`` alone, not by that of ``build()``, and is the same on every machine: Philox4x32
-    words and the transform of Box and Muller (1958). Fixed frequencies therefore are no parameters and not saved.
-    Trained ones are the entry ``"data"`` of the layer's mapping, single precision, the :math:`d` components of a
-    frequency side by side.
+    The draw depends on ``seed`` alone, not on that of ``build()``, and is the same on every machine: Philox4x32 words
+    and the transform of Box and Muller (1958). So fixed frequencies are not parameters and are not saved. Trained ones
+    are the entry ``"data"`` of the layer's mapping, in single precision, the :math:`d` components of a frequency side
+    by side.
 
     Args:
         n_frequencies: number of frequencies :math:`n`.

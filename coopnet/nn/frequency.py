@@ -68,7 +68,8 @@ class _Waves(Encoding):
             phase = wrapped(phase * 2)
 
     def _waves(self, phase: Any, i: int) -> list[tuple]:
-        """The features of frequency ``i``, each with its derivative by the phase: sine and cosine, or others."""
+        """The features of frequency ``i``, each with its derivative with respect to the phase: sine and cosine, or
+        others."""
         s, c = dr.sincos(phase * (2 * math.pi))
         return [(s, c * (2 * math.pi)), (c, s * (-2 * math.pi))]
 
@@ -85,7 +86,8 @@ def shift_of(shift: float, i: int) -> float:
 
 def triangle(phase: Any, quarters: int) -> tuple[Any, Any]:
     r"""The triangle wave :math:`1 - 4|t - \mathrm{round}(t)|` at ``phase``, within half a period of 0, plus as many
-    quarters of a period; and its slope, which is 0 at the tips. Quarters are not added, as small phases would get lost.
+    quarters of a period; and its slope, which is 0 at the tips. Quarters are not added to the phase: small phases would
+    get lost.
     """
     leaf, t = type(phase), dr.detach(phase)
     size = dr.abs(t)
@@ -115,8 +117,8 @@ class Sinusoidal(_Octaves):
 
     Each coordinate :math:`x` becomes, for octave :math:`i = 0, \dots, n-1`,
     :math:`\sin 2\pi(2^i x + i s),\ \cos 2\pi(2^i x + i s)`: ``2 * octaves`` features. Coordinates belong in [0, 1].
-    The features are those of ``drjit.nn.SinEncode``, whose errors double with every octave. Here phases are
-    reduced to one period without rounding: at every finite coordinate of single precision, features are right to
+    ``drjit.nn.SinEncode`` has the same features, but its errors double with every octave. Here phases are reduced to
+    one period without rounding. So at every finite coordinate of single precision, features are right to
     :math:`10^{-6}`, and so are derivatives relative to the frequency. Coordinates below :math:`2^{-126}` count as 0;
     NaN and infinite ones give NaN.
 
@@ -127,7 +129,7 @@ class Sinusoidal(_Octaves):
 
     Raises:
         ValueError: arguments out of range; an input with other than ``in_features`` coordinates.
-        TypeError: an input that is a NumPy array, or no floating point.
+        TypeError: an input that is a NumPy array, or not floating point.
 
     >>> field = cn.NeuralField(cn.Sinusoidal(6, in_features=2), cn.MLP(out_features=3)).build()
     """
@@ -138,8 +140,8 @@ class Triangular(_Octaves):
 
     As :class:`Sinusoidal` with :math:`\cos_\triangle(t) = 1 - 4|t - \mathrm{round}(t)|` and
     :math:`\sin_\triangle(t) = \cos_\triangle(t - \tfrac14)`, at :math:`t = 2^i x + i s`.
-    Arguments and errors are the same, too. The derivative jumps at the tips of the waves, and is 0 there, which is the
-    mean of both sides.
+    Arguments and errors are the same, too. The derivative jumps at the tips of the waves. There it is 0, the mean of
+    both sides.
 
     >>> field = cn.NeuralField(cn.Triangular(6, in_features=2), cn.MLP(out_features=3)).build()
     """
@@ -162,8 +164,8 @@ class Frequency(_Frequencies):
     r"""Sines and cosines of doubling frequency (Mildenhall et al. 2020, eq. 4; tiny-cuda-nn's ``Frequency``).
 
     Each coordinate :math:`x` becomes :math:`\sin(2^i \pi x),\ \cos(2^i \pi x)` for :math:`i = 0, \dots, n - 1`, one
-    pair after the other: ``2 * n_frequencies`` features per coordinate. The lowest frequency has period 2, where
-    :class:`Sinusoidal` has 1; they are as exact.
+    pair after the other: ``2 * n_frequencies`` features per coordinate. The lowest frequency has the period 2, that of
+    :class:`Sinusoidal` 1. Both are equally exact.
 
     Args:
         n_frequencies: number of frequencies :math:`n`, at most 128.
@@ -200,6 +202,6 @@ class TriangleWave(_Frequencies):
         return [triangle(phase, i % 4)]
 
 
-#: The derivatives of drjit.nn's own waves are those of ours.
+#: drjit.nn's own waves have the derivatives of ours.
 RULES[drnn.SinEncode] = lambda layer, x, ts: (layer(x), Sinusoidal(layer.octaves, layer.shift).jvp(x, ts)[1])
 RULES[drnn.TriEncode] = lambda layer, x, ts: (layer(x), Triangular(layer.octaves, layer.shift).jvp(x, ts)[1])

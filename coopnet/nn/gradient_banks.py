@@ -1,4 +1,4 @@
-"""Gradients of ``dr.backward`` inside loops, right at every batch size."""
+"""Right gradients of ``dr.backward`` inside loops, for every number of samples."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ def gradient_banks(*fields: Any, banks: int | None = None) -> contextlib.Abstrac
     al. 2021), accumulate the gradients of weights inside the loop. Without this context they add up in one buffer in
     half precision, where a sum of more than about 2^13 increments of one sign stops growing. Within it, lane :math:`i`
     of :math:`N` adds to the accumulator :math:`\lfloor i K / N \rfloor` of :math:`K`; on leaving the context, the
-    accumulators are summed in single precision and added to the weights' gradients, which are complete only then.
+    accumulators are summed in single precision and added to the weights' gradients. These are complete only then.
 
     The networks may be evaluated anywhere in the body of the loop, also by functions that it calls. Other networks, and
-    gradients taken outside symbolic loops, are not affected. In virtual calls there are no lane numbers, so that they
-    still add to one buffer: evaluate networks outside, as ``neural_path`` does. On LLVM, gradients always add up in one
-    buffer, in the precision of the weights, where this problem does not exist.
+    gradients taken outside symbolic loops, are not affected. Virtual calls have no lane numbers, so gradients there
+    still add up in one buffer: evaluate networks outside, as ``neural_path`` does. On LLVM, gradients always add up in
+    one buffer, in the precision of the weights.
 
     In a function frozen by ``dr.freeze``, enter the context inside; with :func:`coopnet.fit`, in the objective.
 
     Args:
         fields: the networks: :class:`NeuralField`, :class:`MLP` or other modules, packed. Without any, all networks.
-        banks: their number :math:`K`; ``None`` chooses it by the number of samples. Each has the size of the weights.
-            Each is traced separately, which takes milliseconds; ``dr.freeze`` saves them.
+        banks: the number :math:`K` of accumulators; ``None`` chooses it by the number of samples. Each is as large as
+            the weights, and is traced separately. That takes milliseconds, which ``dr.freeze`` saves.
 
     Raises:
-        TypeError: an argument is no module.
-        ValueError: ``banks`` is no int from 1 to 4096.
-        RuntimeError: entered inside a symbolic loop or call, or outside the frozen function it is needed in.
+        TypeError: an argument is not a module.
+        ValueError: ``banks`` is not an int from 1 to 4096.
+        RuntimeError: entered inside a symbolic loop or call, or outside the frozen function that needs it.
 
     >>> def turn(i):
     ...     dr.backward(field(p)[0])

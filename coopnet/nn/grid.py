@@ -38,25 +38,24 @@ class Grid(Lattice):
     "tiled"   :math:`\min(N_l^d, N_\mathrm{min}^d)`
     ========= ==============================================
 
-    Where :math:`N_l^d` exceeds 32 bits, a tiled level wraps around at :math:`2^{32}`, while tiny-cuda-nn uses one
-    entry for the whole level. Parameters are single precision on every backend, start uniform in :math:`\pm`
-    ``init_scale``, and are not packed with the weights of a network: they are the entry ``"data"`` of the layer's
-    mapping, the features of a vertex side by side. Their gradients are reproducible on LLVM, and on CUDA inside
-    ``with cn.deterministic():``.
+    If :math:`N_l^d` exceeds 32 bits, a tiled level wraps around at :math:`2^{32}`; tiny-cuda-nn uses one entry for the
+    whole level. Parameters are single precision on every backend, and start uniform in :math:`\pm` ``init_scale``. They
+    are not packed with the weights of a network, but are the entry ``"data"`` of the layer's mapping, the features of a
+    vertex side by side. Their gradients are reproducible on LLVM, and on CUDA inside ``with cn.deterministic():``.
 
     Args:
         in_features: number of coordinates :math:`d`, at most 7; -1 takes it from ``alloc``.
         storage: ``"hash"``, ``"dense"`` or ``"tiled"`` (tiny-cuda-nn's ``type``).
         n_levels, n_features_per_level, base_resolution: :math:`L`, features per vertex, :math:`N_\mathrm{min}`.
-        hashmap_size: most entries of one level if hashed.
-        per_level_scale: growth :math:`b`; below 1, levels become coarser. ``None`` is 2, or for dense storage the value
-            with which the last level is 256 cells wide.
+        hashmap_size: most entries of a hashed level.
+        per_level_scale: growth :math:`b`; below 1, levels become coarser. ``None`` is 2. For dense storage it is the
+            value with which the last level is 256 cells wide.
         init_scale: bound of the initial values.
         interpolation: ``"linear"``, ``"smoothstep"`` or ``"nearest"``.
         max_level: number of the finest level that gives features, to train from coarse to fine. Levels above give
-            zeros, and get no gradient. It may be assigned at any time, ``grid.max_level = 3``, also in a packed field
-            and between the steps of ``fit``, and nothing is compiled again; see ``docs/encodings.md``. ``None`` for all
-            levels.
+            zeros, and get no gradient. ``None`` for all levels. It may be assigned at any time, ``grid.max_level = 3``,
+            also in a packed field and between the steps of ``fit``. Nothing is compiled again; see
+            ``docs/encodings.md``.
 
     Returns:
         ``n_levels * n_features_per_level`` features, coarsest level first.

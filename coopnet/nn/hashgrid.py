@@ -11,16 +11,16 @@ from .lattice import INTERPOLATIONS, Lattice
 class HashGrid(Lattice):
     r"""Multiresolution hash grid (Müller et al. 2022, *Instant NGP*; ``drjit.nn.HashGridEncoding``).
 
-    It has ``n_levels`` grids, the :math:`l`-th with about ``base_resolution * per_level_scale**l`` cells per axis. They
-    hold ``n_features_per_level`` features at each vertex, and are interpolated linearly. Vertices of grids with more
-    than ``hashmap_size`` vertices share entries through a hash. Output: ``n_levels * n_features_per_level`` features.
-    Coordinates belong in [0, 1].
+    It has ``n_levels`` grids. Number :math:`l` has about ``base_resolution * per_level_scale**l`` cells per axis, and
+    ``n_features_per_level`` features at each vertex, which are interpolated linearly. In grids of more than
+    ``hashmap_size`` vertices, several vertices share an entry through a hash. Output: ``n_levels *
+    n_features_per_level`` features. Coordinates belong in [0, 1].
 
-    This is :class:`Grid` with ``storage="hash"``, except for the sizes of levels that are not hashed: here they are
-    rounded up to a multiple of ``n_features_per_level``, so that the parameters are those of ``drjit.nn``.
+    This is :class:`Grid` with ``storage="hash"``, except for the sizes of levels that are not hashed. Here these are
+    rounded up to a multiple of ``n_features_per_level``, as in ``drjit.nn``.
 
-    Its parameters are single precision on every backend, start uniform in :math:`\pm` ``init_scale``, and are not
-    packed with the weights of a network: they are the entry ``"data"`` of the layer's mapping.
+    Its parameters are single precision on every backend, and start uniform in :math:`\pm` ``init_scale``. They are not
+    packed with the weights of a network, but are the entry ``"data"`` of the layer's mapping.
 
     Args:
         in_features: number of coordinates; -1 takes it from ``alloc``.

@@ -27,8 +27,8 @@ INTERPOLATIONS = ("linear", "smoothstep", "nearest")
 class Lattice(Encoding):
     """Features at the vertices of ``n_levels`` grids, which subclasses define.
 
-    Every finite coordinate has finite features: cells are numbered from -2^31 to 2^31 - 128, and coordinates beyond are
-    in the first or the last cell. On the face between two cells, derivatives are those of the upper one. If a
+    Every finite coordinate has finite features: cells are numbered from -2^31 to 2^31 - 128, and coordinates beyond
+    belong to the first or the last cell. On the face between two cells, derivatives are those of the upper one. If a
     coordinate is not finite, features and derivatives are NaN.
     """
 
@@ -96,7 +96,7 @@ class Lattice(Encoding):
         return list(range(size))
 
     def _moved(self, coordinates: list, tangents: list[list]) -> tuple[list, list[list]]:
-        """Exact within a cell, to which its lower faces belong; see :mod:`coopnet.kernels.grid`."""
+        """Exact within a cell, which includes its lower faces; see :mod:`coopnet.kernels.grid`."""
         name, grid = type(self).__name__, self.grid.value
         if grid is None:
             raise ValueError(f"{name}: the layer has no parameters yet; call net = net.alloc(dtype, size) first.")

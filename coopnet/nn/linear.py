@@ -37,14 +37,14 @@ class Linear(drnn.Linear, Module):
     ===================== ============================================ ==============================================
 
     Args:
-        in_features: width of the input; -1 takes that of the layer before.
+        in_features: width of the input; -1 takes it from the layer before.
         out_features: width of the output; -1 keeps the width.
         bias: add ``b``?
         init: a name above.
         gain: factor of the initial weights.
 
-    Inputs are a ``CoopVec`` (weights packed by ``drjit.nn.pack``) or a tensor ``(in_features, samples)`` (not packed),
-    of the type of the weights; outputs are of the same kind and type.
+    An input is a ``CoopVec`` (weights packed by ``drjit.nn.pack``) or a tensor ``(in_features, samples)`` (not packed),
+    of the type of the weights. The output has the same kind and type.
 
     Raises:
         ValueError: arguments out of range; an input of another width.

@@ -21,9 +21,9 @@ from .tangents import check_bundle
 class Members(Encoding):
     r"""The network of :func:`coopnet.ensemble`: an encoding and a network for each member.
 
-    Without a key it is the mean of all members. A key picks member number :math:`\mathrm{step} \bmod K` of
-    :math:`K`, for each sample by its own step; the member gets the key of step
-    :math:`\lfloor \mathrm{step} / K \rfloor`. All members are evaluated, in one kernel.
+    Without a key it is the mean of all members. A key picks member number :math:`\mathrm{step} \bmod K` of :math:`K`,
+    for each sample by its own step. The member gets the key of step :math:`\lfloor \mathrm{step} / K \rfloor`. All
+    members are evaluated, in one kernel.
 
     Args:
         encodings: an :class:`Encoding` or :class:`Identity` of each.

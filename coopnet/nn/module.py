@@ -34,7 +34,7 @@ class Module(drnn.Module):
     It can be mixed with ``drjit.nn`` layers, and packed with ``drjit.nn.pack``. It is a mapping from parameter names
     such as ``"layers.0.weights"`` to arrays, which ``opt.update(net)`` copies to the optimizer and ``net.update(opt)``
     copies back. After packing, all matrices are one entry, ``"weights"``; parameters that cannot be packed (hash grids)
-    keep their own.
+    keep their own entries.
 
     To write a layer, list its fields in ``DRJIT_STRUCT``, make it default-constructible (``drjit.nn.pack`` rebuilds
     it), and implement ``__call__(self, x, key=None)`` and, if it has parameters or changes the width,
@@ -68,7 +68,7 @@ class Module(drnn.Module):
             rng: ``dr.rng(seed)`` for the initial weights; a fixed seed if ``None``.
 
         Raises:
-            TypeError: ``dtype`` is no differentiable floating point tensor type; ``rng`` is no generator.
+            TypeError: ``dtype`` is not a differentiable floating point tensor type; ``rng`` is not a generator.
             ValueError: layers whose widths don't fit together; a network that contains itself; weights that do not fit
                 into memory (``coopnet.checks.sizes``).
             BackendError: the backend of ``dtype`` is missing.
@@ -140,7 +140,7 @@ class Module(drnn.Module):
 
     def __deepcopy__(self, memo: dict) -> Any:
         """A copy with parameters of its own, on the device, packed like the original. As with Dr.Jit's arrays,
-        gradients are not copied, and nothing that was computed from the original depends on the copy.
+        gradients are not copied. What was computed from the original does not depend on the copy.
         """
         for p in parameters(self):
             if isinstance(p.value, drnn.MatrixView) and id(p.value) not in memo:
@@ -150,13 +150,13 @@ class Module(drnn.Module):
         return new
 
     def __getstate__(self) -> dict[str, Any]:
-        """The attributes, except caches that belong to these layers; copies make their own."""
+        """The attributes, except caches that belong to this object; copies make their own."""
         return {name: value for name, value in self.__dict__.items() if name not in ("_segments", "_known")}
 
     # ---- parameters as in formulas --------------------------------------
 
     def matrix(self, name: str) -> np.ndarray:
-        """A copy of one parameter as in formulas, from a packed network as from any other.
+        """A copy of one parameter as in formulas, whether the network is packed or not.
 
         Args:
             name: the place in the tree, as in checkpoints: ``"layers.0.weights"`` (or ``"layers.0.weight"``),
@@ -164,8 +164,8 @@ class Module(drnn.Module):
                 ``"network.layers.0.weights"``.
 
         Returns:
-            NumPy array of the type of the parameters: matrices ``(out_features, in_features)``, biases
-            ``(out_features,)``, tables as they are.
+            NumPy array of the parameters' type: matrices have the shape ``(out_features, in_features)``, biases
+            ``(out_features,)``, and tables their own.
 
         Raises:
             TypeError, ValueError: no such parameter.
@@ -179,9 +179,9 @@ class Module(drnn.Module):
     def gradient(self, name: str) -> np.ndarray:
         r"""A copy of the gradient :math:`\partial L / \partial A` of one parameter, laid out as in :meth:`matrix`.
 
-        It is what ``dr.backward`` has added up so far, zeros at first. Arrays that are computed from others have no
-        gradient of their own: unless ``promote_fp16=False``, Dr.Jit's optimizers hold half-precision weights in single
-        precision, and after ``net.update(opt)`` gradients go to the optimizer (see
+        It is what ``dr.backward`` has added up so far, zeros at first. Weights that are computed from an optimizer's
+        have no gradient here. That is the case after ``net.update(opt)`` in half precision: unless
+        ``promote_fp16=False``, Dr.Jit's optimizers hold such weights in single precision, and gradients go there (see
         :func:`coopnet.training.gradient_norm`).
 
         Args:
@@ -235,7 +235,7 @@ class Module(drnn.Module):
         return report(self)
 
     def _to(self, mover: Any) -> Any:
-        """This layer on another backend, if all of its parameters are those of fields; see :func:`coopnet.to`."""
+        """This layer on another backend, if all of its parameters belong to fields; see :func:`coopnet.to`."""
         fields = [layer for layer in children(self) if getattr(layer, "precision", None)]
         others = len(list(parameters(self))) - sum(len(list(parameters(field))) for field in fields)
         name = type(self).__name__
@@ -297,16 +297,16 @@ class Module(drnn.Module):
         return len(self._slots())
 
     def _held(self) -> dict[str, Any]:
-        """The present parameters: ``dict(self)``, which looks each of them up again, takes longer."""
+        """The present parameters. ``dict(self)`` takes longer, since it looks each of them up again."""
         return {name: getattr(*slot) for name, slot in self._slots().items()}
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and key in self._slots()
 
     def __bool__(self) -> bool:
-        return True  # otherwise a layer without parameters (yet), a mapping without entries, would be false
+        return True  # otherwise a layer without parameters (yet), an empty mapping, would be false
 
-    # mappings compare their values, which arrays do entry by entry; layers without parameters would all be equal
+    # mappings compare their values: arrays do so entry by entry, and all layers without parameters would be equal
     def __eq__(self, other: object) -> bool:
         return self is other
 
@@ -317,14 +317,14 @@ class Module(drnn.Module):
         """Push values into the parameters of the same name.
 
         Args:
-            other: a mapping, such as an optimizer, which may hold those of other networks, too; or pairs of name and
-                value.
+            other: a mapping, such as an optimizer, which may also hold parameters of other networks; or pairs of name
+                and value.
             parameters: values by name.
 
         Raises:
             KeyError: a pair or keyword of unknown name.
             ValueError: a value of another shape.
-            TypeError: ``other`` has another type; a value that is no array of real numbers.
+            TypeError: ``other`` has another type; a value that is not an array of real numbers.
 
         >>> field.update(opt)
         """

@@ -31,7 +31,7 @@ class OneBlob(Encoding):
         n_bins: number of bins :math:`n` (tiny-cuda-nn takes powers of two only).
         in_features: number of coordinates; -1 takes it from ``alloc`` or the network.
         periodic: wrap around everywhere? If not, the sum is over :math:`m \in \{-1, 0, 1\}` only, as in tiny-cuda-nn
-            and fields of :func:`coopnet.from_config`. Both are the same on :math:`[-1 + 1/n, 2 - 1/n]`; beyond, a blob
+            and fields of :func:`coopnet.from_config`. Both are the same on :math:`[-1 + 1/n, 2 - 1/n]`. Beyond, a blob
             that is not periodic leaves the unit interval, and all features become 0.
 
     Returns:
@@ -66,7 +66,7 @@ class OneBlob(Encoding):
         return self._features(coordinates), dys
 
     def _edges(self, function: Any, x: Any, period: int) -> list:
-        """``function`` at all edges of bins, seen from the blob; if periodic, it grows by ``period`` around."""
+        """``function`` at all edges of bins, relative to the blob; it grows by ``period`` in a turn if periodic."""
         n = self.n_bins
         values = [function(k / n - x) for k in range(n)]
         return [*values, values[0] + period if self.periodic else function(1 - x)]
@@ -77,7 +77,8 @@ class OneBlob(Encoding):
         return functools.reduce(operator.add, heights)
 
     def _integral(self, t: Any) -> Any:
-        """The kernel's integral up to ``t``, up to a constant: 1 for every blob before, and a part of the nearest."""
+        """The kernel's integral up to ``t``, except for a constant: 1 for every blob before ``t``, and a part of the
+        nearest."""
         parts = []
         for whole, u in self._blobs(t):
             u2 = u * u

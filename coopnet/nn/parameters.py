@@ -1,7 +1,7 @@
 """The parameters of a network one by one, by name, wherever they are stored.
 
 To an optimizer, a packed network is one array, on the GPU in the hardware's order and with gaps. Here its matrices are
-as in formulas, under names that say their places in the tree: ``layers.0.weights``, ``layers.0.bias``, for a field
+as in formulas. Their names are their places in the tree: ``layers.0.weights``, ``layers.0.bias``, for a field
 ``network.layers.0.weights`` and ``encoding.data``. Checkpoints use these names.
 """
 
@@ -40,7 +40,7 @@ class Parameter(NamedTuple):
 
     @property
     def storage(self) -> Any:
-        """The array that holds the numbers, maybe among others: a packed buffer, a tensor, or a flat array."""
+        """The array that holds the numbers, alone or among others: a packed buffer, a tensor, or a flat array."""
         return self.value.buffer if isinstance(self.value, drnn.MatrixView) else self.value
 
     @property
@@ -163,7 +163,7 @@ def like(current: Any, flat: Any) -> Any:
 
 
 def converted(value: np.ndarray, dtype: Any) -> np.ndarray | None:
-    """``value`` as ``dtype``, or ``None`` if it has finite numbers that are too large for that."""
+    """``value`` as ``dtype``, or ``None`` if a finite number in it is too large for that."""
     with np.errstate(over="ignore"):
         result = value.astype(dtype, copy=False)
     return result if np.array_equal(np.isfinite(result), np.isfinite(value)) else None

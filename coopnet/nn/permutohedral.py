@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .lattice import Lattice
 
-#: Most coordinates: every level sorts them, which takes operations in proportion to their square.
+#: Most coordinates: every level sorts them, which takes operations in proportion to the square of their number.
 MAX_DIMENSION = 64
 
 

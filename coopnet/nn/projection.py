@@ -1,4 +1,4 @@
-"""Sparse random projection whose matrix is drawn where it is used, and never stored."""
+"""Sparse random projection: its matrix is drawn where it is used, and never stored."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class SparseProjection(Encoding):
     where :math:`q` is ``density``: 1 or 1/3 in Achlioptas 2003, *Database-friendly random projections*, and
     :math:`1/\sqrt{n_\mathrm{in}}` in Li, Hastie, Church 2006, *Very sparse random projections*. Lengths are kept in the
     mean, :math:`E |Rx|^2 = |x|^2`. By Achlioptas' theorem 1.1, for densities 1 and 1/3, all squared distances between
-    :math:`n` points are kept within a factor of :math:`1 \pm \epsilon` with probability at least :math:`1 - n^{-\beta}`
-    if :math:`n_\mathrm{out} \ge \frac{4 + 2\beta}{\epsilon^2/2 - \epsilon^3/3} \ln n`.
+    :math:`n` points change by at most a factor of :math:`1 \pm \epsilon` with probability at least :math:`1 -
+    n^{-\beta}` if :math:`n_\mathrm{out} \ge \frac{4 + 2\beta}{\epsilon^2/2 - \epsilon^3/3} \ln n`.
 
     **Law of the matrix.** With :math:`t = \mathrm{round}(q\, 2^{31})`, entry :math:`(i, j)` is decided by
 
@@ -45,22 +45,22 @@ class SparseProjection(Encoding):
         w = philox4x32(counter=(i // 4, j, 0, 2^32 - 1), key=(seed & 0xffffffff, seed >> 32))[i % 4]
         R[i, j] = 0 if (w >> 1) >= t else -a if w & 1 else a,    a = sqrt(2^31 / (t * out_features))
 
-    The decisions are between integers, so the matrix is the same to the bit on every backend; :math:`a` uses the
-    quantized density, so the mean is kept exactly. It is rounded once to single precision (to double precision for
+    Integers are compared, so the matrix is the same to the bit on every backend. The factor :math:`a` uses the
+    quantized density, so the mean is kept exactly; it is rounded once to single precision (to double precision for
     double inputs). Sums are computed in that precision, and half-precision results rounded at the end. The order of the
     sums is not part of the law.
 
     **How it is evaluated.** For tensors, a kernel over the outputs loops over the inputs. Each lane draws four rows of
-    a column and applies them to 8 samples. That takes :math:`n_\mathrm{in} n_\mathrm{out}` multiplications per sample
-    for every density, one block of the generator per 32 of them, and no memory beside input and output. ``seed`` is
-    a parameter of the kernel: another seed does not recompile it.
+    a column and applies them to 8 samples. For every density this takes :math:`n_\mathrm{in} n_\mathrm{out}`
+    multiplications per sample, one block of the generator per 32 of them, and no memory beside input and output.
+    ``seed`` is a parameter of the kernel: another seed does not recompile it.
 
     ``CoopVec`` and arrays with up to 4096 expected nonzero entries, :math:`q\, n_\mathrm{in} n_\mathrm{out}`, become
     one addition per nonzero entry in the caller's kernel, also within loops and calls; the entries are constants there,
-    so another seed is another kernel. Above 4096 entries, they are written to memory and run as tensors. Thousands of
-    separate arrays compile slowly: make them a tensor. From 4096 to 256 features, a sample of a tensor takes 0.07 ms on
-    two CPU cores, and one of arrays 0.08 to 0.09 ms after 9 s of compiling (``benchmarks/projection.py``,
-    ``benchmarks/results/projection-llvm.json``).
+    so another seed is another kernel. Above 4096 entries, inputs are written to memory and handled as tensors.
+    Thousands of separate arrays compile slowly: make them a tensor. From 4096 to 256 features, a sample of a tensor
+    takes 0.07 ms on two CPU cores, and one of arrays 0.08 to 0.09 ms after 9 s of compiling
+    (``benchmarks/projection.py``, ``benchmarks/results/projection-llvm.json``).
 
     The gradient is the product with the transpose, which is drawn in the same way.
 
@@ -75,7 +75,7 @@ class SparseProjection(Encoding):
 
     Raises:
         ValueError: arguments out of range; an input of another width.
-        TypeError: an input of another kind, or no floating point.
+        TypeError: an input of another kind, or not floating point.
 
     >>> project = cn.SparseProjection(4096, 256, density=1 / 64, seed=3)
     >>> y = project(TensorXf(x))  # (4096, samples) -> (256, samples)

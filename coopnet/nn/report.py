@@ -26,7 +26,7 @@ class LayerSize:
 
 @dataclass(frozen=True)
 class Report:
-    """Sizes of a network's layers. ``bytes`` counts what is allocated, the gaps of packed layouts included."""
+    """Sizes of a network's layers. ``bytes`` counts what is allocated, including the gaps of packed layouts."""
 
     layers: tuple[LayerSize, ...]
     parameters: int

@@ -47,10 +47,10 @@ class Sequential(Composed):
 
     Args:
         layers: ``Module`` instances.
-        prefix: prepended to every parameter name, to tell networks apart that share an optimizer.
+        prefix: prepended to every parameter name, to tell apart networks that share an optimizer.
 
     Raises:
-        TypeError: a layer is no module; an input of another kind, type or backend.
+        TypeError: a layer is not a module; an input of another kind, type or backend.
         ValueError: an input of another width; no weights yet. Both before anything is traced.
 
     >>> net = cn.Sequential(cn.Sinusoidal(8), cn.Linear(-1, 64), cn.ReLU(), cn.Dropout(0.1), cn.Linear(-1, 3))
@@ -101,7 +101,7 @@ class Segment(NamedTuple):
 def apply(layers: Sequence[Any], x: list, key: Key | None) -> list:
     """Evaluate ``layers`` on the bundle ``x``: any input, or a ``CoopVec`` or :class:`UnpackedVector` with tangents.
 
-    Neighbours that the engine knows run as one network. ``key`` is a checked one; layers check the input.
+    Neighbours that the engine knows run as one network. ``key`` has been checked; layers check the input.
     """
     try:
         for segment in segments(layers):

@@ -53,7 +53,7 @@ class SphericalHarmonics(Encoding):
         suffix = "f64" if dr.itemsize_v(leaf) == 8 else "f"
         v = getattr(sys.modules[leaf.__module__], "Array3" + suffix)([dr.fma(c, 2, -1) for c in coordinates])
         _, *rest = dr.sh_eval(v, self.degree - 1)
-        # the first is a constant, which tensors need in full width
+        # the first is a constant; tensors need it in full width
         return [dr.full(leaf, 0.5 / math.sqrt(math.pi), dr.width(v)), *rest]
 
     def _moved(self, coordinates: list, tangents: list[list]) -> tuple[list, list[list]]:

@@ -56,7 +56,8 @@ def check_bundle(layer: Any, x: Any, tangents: Any, arrays: bool = False) -> Non
 
 
 def of_all_lanes(bundle: list) -> list:
-    """The vectors of ``bundle``, each with a lane for every sample: dropout would mask a constant as one sample."""
+    """The vectors of ``bundle``, each with a lane for every sample. Dropout would mask a constant as if it were one
+    sample."""
     parts = [list(vector) for vector in bundle]
     lanes = max(dr.width(v) for v in kinds.flat(parts))
     return [

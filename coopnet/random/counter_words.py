@@ -25,7 +25,7 @@ def halves(value: Any, uint32: type) -> tuple[Any, Any]:
 
 
 def check_uint(where: str, name: str, value: Any, bits: int, also: str = "") -> int:
-    """``value`` as an int in [0, 2^bits); raises ``TypeError`` if it is no int, ``ValueError`` if it is out of
+    """``value`` as an int in [0, 2^bits); raises ``TypeError`` if it is not an int, ``ValueError`` if it is out of
     range.
     """
     number = whole(value)

@@ -1,9 +1,9 @@
 """Random draws for every kind of input.
 
-An element's draw, a number of a few bits, is a function of its sample, its place within the sample, and the key; a
-:class:`~.law.Law` says what it does to the element. The generator makes draws in blocks (:func:`block`), which are used
-for all elements of a sample at once (:func:`decisions`). Tensors are handled separately, since their samples are side
-by side in one array:
+An element's draw, a number of a few bits, depends on its sample, its place within the sample, and the key. A
+:class:`~.law.Law` says what the draw does to the element. The generator makes draws in blocks (:func:`block`), which
+are used for all elements of a sample at once (:func:`decisions`). Tensors are handled separately, since their samples
+are side by side in one array:
 
 * in memory, they are processed in packets of samples, see :func:`_in_memory`;
 * as expressions, which must not be evaluated here, element by element, see :func:`_as_expression`.
@@ -27,7 +27,7 @@ from ..jit.scopes import inside_call, symbolic
 from .key import Key
 from .philox import generate, round_keys
 
-#: Number of elements from which a tensor in memory gets a kernel of its own, see :func:`_in_memory`.
+#: A tensor in memory with at least so many elements gets a kernel of its own, see :func:`_in_memory`.
 LARGE = 1 << 16
 #: Neighbouring samples that one lane of that kernel reads at a time.
 PACKET = {dr.JitBackend.LLVM: 8, dr.JitBackend.CUDA: 4}
@@ -36,7 +36,7 @@ ROWS = 8
 
 
 def apply(law: Any, x: Any, key: Key, kind: str, identity: Any = None) -> Any:
-    """``x``, of a kind as :func:`kinds.kind` says, with ``law``, traced for its type, applied to all its elements.
+    """``law``, traced for the type of ``x``, applied to all elements; ``kind`` is what :func:`kinds.kind` returns.
 
     Tensors of at least :data:`LARGE` elements in memory get a kernel of their own, which makes every random
     block once; their gradient is another such kernel. For all other inputs, and inside symbolic loops, conditionals and
@@ -48,7 +48,7 @@ def apply(law: Any, x: Any, key: Key, kind: str, identity: Any = None) -> Any:
     require(leaf)
     if kind == kinds.TENSOR:
         if key.index is not None and symbolic() and inside_call(leaf):
-            # Dr.Jit 1.5 aborts where what follows, such as a sum, evaluates what is gathered in a call
+            # Dr.Jit 1.5 aborts if later code, such as a sum, evaluates what was gathered in a call
             where = "inside a symbolic virtual call, whose lanes are not those of a tensor"
             raise TypeError(f"dropout: got a {type(x).__name__} {where}; pass its rows as arrays.")
         return type(x)(_tensor(x.array, x.shape[0], x.shape[1], law, key), x.shape)
@@ -93,7 +93,7 @@ def decisions(n: int, law: Any, key: Key, uint32: type, width: int) -> list:
 def _tensor(x: Any, rows: int, columns: int, law: Any, key: Key) -> Any:
     """``law`` applied to a flattened tensor: by :func:`_in_memory` or :func:`_as_expression`."""
     states = (dr.VarState.Evaluated, dr.VarState.Dirty)
-    with unmasked(type(x)):  # of samples, which elements and packets of them are not
+    with unmasked(type(x)):  # the mask is one of samples, not of elements or packets
         if symbolic() or rows * columns < LARGE or dr.detach(x).state not in states:
             return law.element(x, _as_expression(rows, columns, law, key, type(x)))
         if dr.grad_enabled(x):
@@ -104,8 +104,8 @@ def _tensor(x: Any, rows: int, columns: int, law: Any, key: Key) -> Any:
 def _as_expression(rows: int, columns: int, law: Any, key: Key, leaf: type) -> Any:
     """The decisions for a ``(rows, columns)`` tensor, flattened.
 
-    Every element draws its whole block and takes its own draw from it. This is more arithmetic than :func:`_in_memory`,
-    but it fuses with code that reads or writes the tensor, and nothing is stored.
+    Every element draws its whole block and takes its own draw from it. This takes more arithmetic than
+    :func:`_in_memory`, but it fuses with code that reads or writes the tensor, and stores nothing.
     """
     uint32 = dr.uint32_array_t(leaf)
     i = dr.arange(uint32, rows * columns)
@@ -132,7 +132,7 @@ def _in_memory(x: Any, rows: int, columns: int, law: Any, key: Key) -> Any:
     """``law`` applied to a flattened tensor in memory, at close to the speed of copying it.
 
     A block serves neighbouring rows of one column. A lane draws the blocks of a packet of neighbouring columns, and
-    reads and writes their rows: next to what the next lane reads and writes.
+    reads and writes their rows. Neighbouring lanes read and write neighbouring memory.
     """
     leaf = type(x)
     uint32 = dr.uint32_array_t(leaf)
@@ -169,7 +169,8 @@ def _in_memory(x: Any, rows: int, columns: int, law: Any, key: Key) -> Any:
                 decision = law.decide(next(drawn))
             target = start + r * packets
             y = law.element(read(packet, x, target), decision)
-            # Permute promises that no two lanes write the same entry; without it every scatter is a kernel of its own.
+            # Permute promises that no two lanes write the same entry; otherwise every scatter would be a kernel of its
+            # own.
             dr.scatter(result, y, target, mode=dr.ReduceMode.Permute)
     return result
 

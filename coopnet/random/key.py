@@ -18,22 +18,22 @@ from .counter_words import check_sizes, halves, key_part
 class Key:
     """Names one random draw: its experiment (``seed``), its sample (``index``) and its time (``step``).
 
-    A key holds no state. The same key gives the same mask everywhere: on every backend, at every batch size, in
-    every kernel, forward and backward. Draw again at another time with :meth:`fold_in`. It is a Dr.Jit PyTree and
+    A key holds no state. The same key gives the same mask everywhere: on every backend, at every batch size, in every
+    kernel, forward and backward. For new draws at another time, use :meth:`fold_in`. A key is a Dr.Jit PyTree and
     passes through ``dr.while_loop``, ``dr.if_stmt``, ``dr.switch`` and ``dr.freeze``. New values of ``seed`` or
-    ``step`` never compile a kernel; inside ``dr.freeze`` pass them as opaque Dr.Jit values (``dr.opaque(UInt32,
-    i)``), since Dr.Jit records a frozen function anew for every new Python int.
+    ``step`` never compile a kernel; inside ``dr.freeze`` pass them as opaque Dr.Jit values (``dr.opaque(UInt32, i)``),
+    since Dr.Jit records a frozen function anew for every new Python int.
 
     Args:
         seed: int in [0, 2^64) or a Dr.Jit ``UInt64`` of width 1; narrower unsigned types are widened.
         index: the identity of each sample (a pixel, ray or path number): a Dr.Jit ``UInt32`` (or ``UInt8``), a NumPy
-            array of integers, or an int shared by all samples. ``None`` is the lane number ``arange(UInt32, width)``,
-            which does not exist inside virtual calls (``dr.switch``, ``dr.dispatch``, methods of instance arrays):
-            there it is an error, and an index must be passed.
+            array of integers, or an int shared by all samples. ``None`` is the lane number ``arange(UInt32, width)``.
+            Virtual calls (``dr.switch``, ``dr.dispatch``, methods of instance arrays) have no lane number: there
+            ``None`` is an error, and an index must be passed.
         step: int in [0, 2^32) or a Dr.Jit ``UInt32`` (or ``UInt8``); time, such as the training step or bounce number.
 
     Raises:
-        TypeError: a value that is no integer of these kinds.
+        TypeError: a value that is not an integer of these kinds.
         ValueError: an int out of range, or ``index=None`` inside a virtual call.
 
     >>> key = cn.Key(seed=7, step=3)
@@ -63,9 +63,9 @@ class Key:
     def traced(self, uint32: type) -> Key:
         """This key with seed and step as Dr.Jit values of ``uint32``'s backend.
 
-        Python ints become opaque values rather than literals, so that they are kernel parameters and a new seed
-        finds the old kernel. A key that is traced already is returned as it is; networks trace theirs once, so that
-        their layers share the parameters.
+        Python ints become opaque values rather than literals: as parameters of kernels, they need no new kernel for a
+        new seed. A key that is traced already is returned as it is. Networks trace theirs once, so that their layers
+        share the parameters.
         """
         uint64 = dr.uint64_array_t(uint32)
         if type(self.seed) is uint64 and type(self.step) is uint32 and type(self.index) in (uint32, type(None)):
@@ -75,8 +75,8 @@ class Key:
     def words(self, uint32: type, width: int, tensor: bool = False) -> tuple[Any, Any, tuple[Any, Any]]:
         """``(index, step, (seed_low, seed_high))`` for samples of a given width, in the 32-bit type ``uint32``.
 
-        That is Dr.Jit's or NumPy's. Each has one entry, or one for each sample; but arrays of one lane are broadcast to
-        wider keys, which the one column of a NumPy array or ``tensor`` is not, and a tensor has one seed.
+        That type is Dr.Jit's or NumPy's. Each part has one entry, or one for each sample. Arrays of one lane are
+        broadcast to wider keys; the single column of a NumPy array or ``tensor`` is not. A tensor has one seed.
         """
         on_host = uint32 is np.uint32
         if on_host:

@@ -24,11 +24,11 @@ ROUNDS = (10, 7)
 
 
 class Law:
-    """Multiplies every element by a factor that depends on a random draw, and is therefore its own adjoint.
+    """Multiplies every element by a factor that depends on a random draw. So it is its own adjoint.
 
-    The draws have ``bits`` bits and come from the stream number ``stream`` of the generator with ``rounds`` rounds.
-    ``p`` is a number, which is part of kernels, or a Dr.Jit array, which they read: a *schedule*. :meth:`traced`
-    computes what follows from ``p``, before draws are decided.
+    The draws have ``bits`` bits and come from stream number ``stream`` of the generator with ``rounds`` rounds. ``p``
+    is a number, which becomes part of kernels, or a Dr.Jit array that they read: a *schedule*. :meth:`traced` computes
+    what depends on ``p`` alone, before draws are decided.
 
     Raises ``TypeError`` and ``ValueError``, whose messages begin with ``where``, for arguments that are out of range or
     of another type.
@@ -78,7 +78,7 @@ class Law:
         """
         kind, leaf = kinds.kind(x, self.where)
         kinds.require_float(leaf, self.where)
-        if self.scheduled:  # of arrays and vectors, it may differ from sample to sample
+        if self.scheduled:  # for arrays and vectors, it may differ from sample to sample
             self.check_entries(kinds.samples(x, kind) if kind in (kinds.ARRAYS, kinds.COOPVEC) else 1)
         check_type(self.where, "key", key, (Key, type(None)), "a coopnet.Key or None")
         if key is None or not self.drops:
@@ -88,7 +88,7 @@ class Law:
     def scale(self, leaf: type) -> Any:
         """The factor of kept elements, a number or an array of type ``leaf``.
 
-        ``None`` for laws with other factors than this and zero: their adjoint does not follow from the output.
+        ``None`` for laws that have more factors than this one and zero: their adjoint does not follow from the output.
         """
         return None
 
@@ -127,7 +127,7 @@ class MaskLaw(Law):
         y = \begin{cases} x \cdot 2^k / (2^k - t) & u \ge t \\ 0 & \text{otherwise} \end{cases},
         \qquad t = \mathrm{round}(p\, 2^k)
 
-    for draws of :math:`k` bits. Also refuses a number ``p`` that rounds to dropping everything.
+    for draws of :math:`k` bits. A number ``p`` that rounds to dropping everything is refused.
     """
 
     bound: Any  #: smallest draw that keeps an element, at the top of a word
@@ -141,7 +141,7 @@ class MaskLaw(Law):
             raise ValueError(f"{where}: {problem}; use more bits or a smaller p.")
 
     def threshold(self, leaf: type) -> Any:
-        """:math:`t`, an int; for schedules doubles, of ``p`` clipped to [0, 1], that let at least one value keep.
+        """:math:`t`, an int; for schedules doubles, with ``p`` clipped to [0, 1] and at least one draw that keeps.
 
         Doubles hold :math:`p\\, 2^k` and :math:`2^k` exactly, so that the result is that of the law.
         """
@@ -177,7 +177,7 @@ class MaskLaw(Law):
 
 
 class PathLaw(MaskLaw):
-    """The mask law for whole samples: element 0 decides about all."""
+    """The mask law for whole samples: the draw of element 0 decides for all."""
 
     shared = True
 

@@ -1,6 +1,7 @@
 r"""Nearly normal numbers with mean 0 and variance 1, computed from integers: the same to the bit everywhere.
 
-The number of ones among the upper 24 bits of a word is a binomial number. The lower 8 bits fill the steps between:
+The number of ones among the upper 24 bits of a word has a binomial distribution. The lower 8 bits fill the steps
+between its values:
 
 .. math::
     z = \frac{512\, \mathrm{popcount}(w \gg 8) + 2\, (w \bmod 256) - 6399}{\sqrt{1594709}}
@@ -21,7 +22,8 @@ from .counter_words import halves
 from .key import Key
 from .philox import philox4x32
 
-#: Streams of the generator from here on are for parameters, those below for dropouts, from 2^31 on for samples.
+#: Streams of the generator from here on are for parameters. Those below are for dropouts, those from 2^31 on for
+#: samples.
 PARAMETER_STREAM = 1 << 30
 #: Factor of the integer.
 UNIT = float(np.float32(1 / math.sqrt(1594709)))
@@ -36,7 +38,7 @@ def normal(word: Any) -> Any:
 
 
 def of_parameters(entry: Any, block: Any, key: Key, stream: int) -> list:
-    """The numbers of four parameters, ``4 * block`` and those behind it of row ``entry`` in a table.
+    """The numbers of four parameters of row ``entry`` in a table, beginning with number ``4 * block``.
 
     They come from words of Philox's counter ``(entry, block, step, 2^30 + stream)`` under the key's seed. The key's
     index is not used: all samples have one table.

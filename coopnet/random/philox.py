@@ -34,14 +34,14 @@ def philox4x32(counter: Sequence[Any], key: Sequence[Any], rounds: int = 10) -> 
         counter: 4 words, each a Dr.Jit ``UInt32`` (or ``ArrayXu``), a NumPy ``uint32`` array, or an int in
             [0, 2^32). The kinds may be mixed with ints, which are broadcast.
         key: 2 words, (low, high).
-        rounds: 10 is the authors' recommendation, 7 the fewest that pass BigCrush; at most 100.
+        rounds: the authors recommend 10; at least 7 are needed to pass the tests of BigCrush; at most 100.
 
     Returns:
         4 words of the same kind as the inputs.
 
     Raises:
         ValueError: wrong number of words, words of different sizes, an int outside [0, 2^32), ``rounds`` out of range.
-        TypeError: a word that is no 32-bit unsigned integer.
+        TypeError: a word that is not a 32-bit unsigned integer.
 
     >>> [hex(w) for w in cn.philox4x32((0, 0, 0, 0), (0, 0))]
     ['0x6627e8d5', '0xe169c58d', '0xbc57ac4c', '0x9b00dbd8']

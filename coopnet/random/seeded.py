@@ -44,10 +44,10 @@ def seeded_dropout(x: Any, p: float, seed: Any, *, offset: Any = None, conventio
     to the type of ``x``. ``tl.rand`` takes the word as a signed integer, replaces a negative :math:`w` by
     :math:`-w-1`, rounds it to single precision and multiplies by the single-precision number 4.6566127342e-10.
 
-    A matrix may have **one seed for each row**, which then draws over its own columns, as in the tutorial's first
-    exercise: the offset of element :math:`(r, c)` is :math:`c`. With one seed for the whole matrix, the offset is the
-    position in row-major order, :math:`r \cdot \mathrm{columns} + c`. ``offset`` replaces either: give the offsets in
-    the memory of the other system to check against a strided or shifted view of it.
+    A matrix may have **one seed for each row**, as in the tutorial's first exercise. Then the offset of element
+    :math:`(r, c)` is :math:`c`. With one seed for the whole matrix, the offset is the position in row-major order,
+    :math:`r \cdot \mathrm{columns} + c`. ``offset`` replaces either. To compare with a strided or shifted view, give
+    the offsets in the memory of the other system.
 
     Args:
         x: floating point numbers: a 1D Dr.Jit array, a 2D tensor ``(rows, columns)``, or a 1D or 2D NumPy array, of
@@ -57,8 +57,8 @@ def seeded_dropout(x: Any, p: float, seed: Any, *, offset: Any = None, conventio
             one for each row of ``x``.
         offset: integers of at least 0, one for each column, or one for each element: a NumPy array for any ``x``, or
             a Dr.Jit array or tensor if ``x`` is Dr.Jit's. ``"triton"`` takes 32 bits (``Int32``, ``UInt32``, NumPy
-            values below 2^32), ``"ztensor"`` 64. It is needed inside virtual calls, where elements have no number.
-            Signed Dr.Jit arrays are checked for negative numbers, which costs a pass; not inside loops and frozen
+            values below 2^32), ``"ztensor"`` 64. Virtual calls need it, since elements have no number there. Signed
+            Dr.Jit arrays are checked for negative numbers, which costs a pass, except inside loops and frozen
             functions.
         convention: ``"triton"`` or ``"ztensor"``.
 

@@ -2,7 +2,7 @@
 
 ====================  ==============================================================
 :mod:`.mc_dropout`    mean and deviation over draws: of dropout, or of parameters
-:mod:`.posthoc`       dropout for a field that was trained without
+:mod:`.posthoc`       dropout for a field that was trained without any
 :mod:`.laplace`       a posterior of its parameters
 :mod:`.displacement`  a posterior of displacements of its coordinates
 :mod:`.ensemble`      several fields as one field
@@ -13,7 +13,7 @@ how good an uncertainty is
 parts of these
 :mod:`.data`          training batches that posteriors are computed on
 :mod:`.layers`        inserts layers into a trained field
-:mod:`.linearized`    derivatives by parameters, and deviations by linearization
+:mod:`.linearized`    derivatives of outputs, and deviations by linearization
 ====================  ==============================================================
 """
 

@@ -19,14 +19,14 @@ from .mc_dropout import mc_dropout
 
 _WHERE = "calibrate"
 METHODS = ("factor", "isotonic")
-#: Neighbours whose squared errors are averaged before a curve is drawn: the error of one may be zero by chance.
+#: Neighbours whose squared errors are averaged before a curve is fitted: a single error may be zero by chance.
 NEIGHBOURS = 25
 
 
 class Calibrated:
     """A field with deviations that :func:`calibrate` has corrected: ``mean, deviation = calibrated(p)``.
 
-    ``factor`` is the factor of deviations; for the method ``"isotonic"`` it is the ratio of the root mean squares
+    ``factor`` is the factor of the deviations. For the method ``"isotonic"`` it is the ratio of their root mean squares
     after and before. A ``Calibrated`` is a Dr.Jit PyTree.
     """
 
@@ -91,7 +91,7 @@ def calibrate(
 
     Returns:
         A :class:`coopnet.uncertainty.calibrate.Calibrated`: called with coordinates, it returns mean and deviation, in
-        one kernel. For frozen functions it is an argument like a field.
+        one kernel. Frozen functions take it as an argument, like a field.
 
     Raises:
         ValueError: arguments out of range; a field that is not built or draws nothing; data of other sizes; errors or
@@ -130,7 +130,7 @@ def calibrate(
 
 
 def moments(field: Any, p: Any, key: Key, samples: int) -> tuple[Any, Any]:
-    """Mean and deviation of a field, without draws where it can."""
+    """Mean and deviation of a field, without draws where that is possible."""
     if members_of(field) is not None or is_drawn(field):
         return field(p), field.std(p)
     return mc_dropout(field, p, key, samples)
@@ -139,7 +139,7 @@ def moments(field: Any, p: Any, key: Key, samples: int) -> tuple[Any, Any]:
 def isotonic(x: np.ndarray, y: np.ndarray, least: int = 1) -> tuple[np.ndarray, np.ndarray]:
     """The least squares fit of ``y`` that does not fall with ``x``: the mean ``x`` and the value of every step.
 
-    Begins with the means of ``least`` neighbours or a few more, and pools those that violate the order. At least two
+    It begins with the means of ``least`` neighbours or a few more, and pools those that are out of order. At least two
     steps are returned.
     """
     order = np.argsort(x, kind="stable")

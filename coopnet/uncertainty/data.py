@@ -40,7 +40,8 @@ def single_type(field: NeuralField) -> Any:
 def draw(
     field: NeuralField, batch: Any, count: Any, seed: Any, where: str, name: str, inputs: bool = False
 ) -> Iterator[Batch]:
-    """``count`` batches, those of the first steps of a training with ``seed``; ``name`` is that of ``count``.
+    """``count`` batches: those of the first steps of a training with ``seed``. ``name`` is the name of the argument
+    ``count``.
 
     With ``inputs``, the first entry of a batch is any PyTree.
     """
@@ -72,7 +73,7 @@ def inputs_and_targets(drawn: Any, field: NeuralField, where: str, what: str) ->
 
 
 def pair(drawn: Any, field: NeuralField, where: str, what: str) -> tuple[list, list]:
-    """Components of the ``(coordinates, targets)`` in ``drawn``, which must have one number of samples."""
+    """Components of the ``(coordinates, targets)`` in ``drawn``, which must have equally many samples."""
     is_pair = isinstance(drawn, (tuple, list)) and len(drawn := entries(where, "data", drawn)) == 2
     ensure(is_pair, f"{where}: {what} a {type(drawn).__name__}; a pair (coordinates, targets) is needed.", TypeError)
     parts = []

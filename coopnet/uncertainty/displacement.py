@@ -28,7 +28,7 @@ from .layers import rebuilt
 _WHERE = "laplace"
 #: Factor of cotangents in half precision, whose smallest number is 6e-8.
 _HALF_SCALE = 256.0
-#: Displacements at most: those of 256 vertices along three axes, and not of 16 along six.
+#: Most displacements: enough for 256 vertices along three axes, but not for 16 along six.
 _MOST = 1 << 26
 #: Share of the samples that must lie in the box.
 _INSIDE = 0.1
@@ -80,7 +80,7 @@ class _Watched(NeuralField):
 
     def __init__(self, field: NeuralField):
         self.__dict__.update(field.__dict__)
-        # a parameter with a gradient, by which ray_march() knows that there is something to differentiate
+        # a parameter with a gradient, which tells ray_march() that there is something to differentiate
         self.encoding = copy.copy(field.encoding)
         data = field.encoding.deviation.value.data
         data = type(data)(dr.detach(data))
@@ -106,7 +106,7 @@ class _Watched(NeuralField):
 
 
 class DisplacementSums:
-    """Sums of squares of derivatives by the displacements of vertices, over predictions.
+    """Sums, over predictions, of squared derivatives with respect to the displacements of vertices.
 
     ``predict`` is traced code ``(field, inputs) -> predictions``, an array for each target.
     """
@@ -152,8 +152,8 @@ def _evaluated(field: NeuralField, p: Any) -> Any:
 
 
 def _products(field: NeuralField, inputs: Any, targets: list, predict: Callable) -> tuple[Any, list]:
-    """What one batch adds to the displacements; and the sum of its squared errors, the share of its samples that lie in
-    the box, and its number of predictions."""
+    """What one batch adds to the sums of the displacements. Also the sum of its squared errors, the share of its
+    samples in the box, and its number of predictions."""
     values, unit, moves = _followed(field, inputs, targets, predict)
     n, width = max(dr.width(v) for v in (*values, *targets)), dr.width(moves[0])
     half = field.precision == "half"
@@ -176,7 +176,7 @@ def _products(field: NeuralField, inputs: Any, targets: list, predict: Callable)
 
 
 def _followed(field: NeuralField, inputs: Any, targets: list, predict: Callable) -> tuple[list, list, list]:
-    """Predictions, the samples that they were made from, and the variables that moved those; checked."""
+    """Predictions, the samples from which they were made, and the variables that moved these samples; all checked."""
     watched = _Watched(field)
     values = _predictions(predict(watched, inputs), targets)
     calls = len(watched.seen)
@@ -201,11 +201,12 @@ def _predictions(values: Any, targets: list) -> list:
 
 
 def _entry_sums(layer: Displaced, unit: list, rows: list[list], n: int) -> Any:
-    r"""The sums over predictions of the squares of the derivatives by every vertex' displacement.
+    r"""The sums, over predictions, of the squared derivatives with respect to the displacement of every vertex.
 
-    ``rows`` are the derivatives of each prediction by the displacement of each sample, and sample ``s`` belongs to
-    prediction ``s % n``. A derivative by a vertex is the sum of those of the samples around it, with their weights,
-    before it is squared. Along a straight ray these follow one another, so that the first of them can add up all.
+    ``rows`` are the derivatives of each prediction with respect to the displacement of each sample. Sample ``s``
+    belongs to prediction ``s % n``. The derivative with respect to a vertex is a weighted sum over the samples around
+    it, which is then squared. Along a straight ray these samples follow one another, so the first of them can add up
+    all.
     """
     single, axes = type(unit[0]), len(unit)
     uint32 = dr.uint32_array_t(single)
@@ -213,7 +214,7 @@ def _entry_sums(layer: Displaced, unit: list, rows: list[list], n: int) -> Any:
     steps = width // n
     squares = [sum((dr.square(row[k]) for row in rows[1:]), dr.square(rows[0][k])) for k in range(axes)]
     squares = [v + dr.zeros(single, width) for v in squares]
-    # at most so many terms of at most `steps` derivatives each, which may all be as large as the largest
+    # at most n terms of at most `steps` derivatives each, all of which may be as large as the largest
     scale = fixed_point.scale(dr.max(largest(squares)) * steps**2, dr.opaque(single, n))
     broken = dr.max(dr.select(dr.isfinite(sum(squares)), single(0), single(1)))
     rows = [[v + dr.zeros(single, width) for v in row] for row in rows]

@@ -19,16 +19,16 @@ _WHERE = "ensemble"
 
 
 def ensemble(fields: Sequence[NeuralField]) -> NeuralField:
-    r"""Several fields that have learned the same, as one (Lakshminarayanan et al. 2017).
+    r"""Several fields that have learned the same data, as one field (Lakshminarayanan et al. 2017).
 
-    Train them with seeds of their own, such as by :func:`fit_many`. What the ensemble gives without a key is the mean
-    of its :math:`K` members, :math:`\mu = \frac1K \sum_k f_k(p)`; ``std(p)`` is how far they disagree,
-    :math:`\sqrt{\frac1K \sum_k (f_k(p) - \mu)^2}`, as in :func:`mc_dropout`. All members are in one kernel.
+    Train them with different seeds, such as by :func:`fit_many`. Without a key, the ensemble returns the mean of its
+    :math:`K` members, :math:`\mu = \frac1K \sum_k f_k(p)`. ``std(p)`` says how far they disagree, :math:`\sqrt{\frac1K
+    \sum_k (f_k(p) - \mu)^2}`, as in :func:`mc_dropout`. All members are in one kernel.
 
-    A key picks a member: number :math:`\mathrm{step} \bmod K`, which gets the key of step :math:`\lfloor \mathrm{step}
-    / K \rfloor` for what it draws itself. So :func:`mc_dropout` with a multiple of :math:`K` samples has the moments of
-    all members (and evaluates each once), and ``ray_march(..., dropout="ray")`` and ``render_mc`` see one member in a
-    pass. A call with a key costs as much as all members.
+    A key picks a member: number :math:`\mathrm{step} \bmod K`. This member gets the key of step :math:`\lfloor
+    \mathrm{step} / K \rfloor` for its own draws. So :func:`mc_dropout` with a multiple of :math:`K` samples returns the
+    moments of all members (and evaluates each once). In ``ray_march(..., dropout="ray")`` and ``render_mc``, a pass
+    sees one member. A call with a key costs as much as all members.
 
     Args:
         fields: two or more built fields of one backend and precision, with the same inputs, outputs and ``bounds``.
@@ -40,7 +40,7 @@ def ensemble(fields: Sequence[NeuralField]) -> NeuralField:
 
     Raises:
         ValueError: fewer than two fields, one that is not built, or fields that differ in the above.
-        TypeError: ``fields`` is no sequence of fields.
+        TypeError: ``fields`` is not a sequence of fields.
         RuntimeError: called while Dr.Jit records a function or loop.
 
     >>> fields = [cn.NeuralField(None, cn.MLP(2, 3, width=16)).build(seed=i) for i in range(5)]
@@ -101,7 +101,7 @@ def ensemble_std(field: NeuralField, p: Any, where: str) -> Any:
         mean = sum(values[1:], values[0]) * count
         squares = [dr.square(v - mean) for v in values]
         variance = sum(squares[1:], squares[0]) * count
-        # where all agree, it has no derivative: taken as 0
+        # where all agree, the root has no derivative: it is taken as 0
         deviations.append(dr.select(variance > 0, dr.sqrt(dr.select(variance > 0, variance, 1)), 0))
     return call.contained([result(v) for v in deviations])
 

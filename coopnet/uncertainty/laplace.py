@@ -47,41 +47,41 @@ def laplace(
     r"""A Gaussian posterior of the parameters of a trained field, by a Laplace approximation (Daxberger et al. 2021,
     *Laplace Redux*; for grids as in Goli et al. 2024, *Bayes' Rays*).
 
-    For independent errors of variance :math:`s^2` and independent parameters of variance :math:`\tau^2` beforehand, the
-    Gauss-Newton approximation of the precision of the parameters is
+    With independent errors of variance :math:`s^2`, and a prior of independent parameters of variance :math:`\tau^2`,
+    the Gauss-Newton approximation of the precision of the parameters is
 
     .. math::
         P = \frac{1}{s^2} \sum_n \sum_o \nabla_\theta f_o(x_n)\, \nabla_\theta f_o(x_n)^T + \frac{1}{\tau^2} I
 
-    summed over samples and outputs, each with its own derivatives rather than those of a batch's mean. It covers
+    summed over samples and outputs, each with derivatives of its own rather than those of a batch's mean. It covers
 
     - the features of grids, if the encoding is one, or a :class:`Composite` or ``Pad`` with some in it: the diagonal of
       :math:`P`. A vertex of weight :math:`w` adds :math:`w^2 (\partial f_o / \partial \phi)^2`, of the feature
-      :math:`\phi`, to its entry. Entries that no sample has visited keep the variance :math:`\tau^2`, which is what
-      tells the unseen from the seen;
-    - the last linear layer, in full: :math:`P = \frac{1}{s^2} \sum_n g_n^2 \tilde h_n \tilde h_n^T + I / \tau^2` for
-      what goes into it, :math:`\tilde h = (h, 1)` with a bias, one matrix for all outputs. :math:`g^2` is the mean
-      square over outputs of the slope of an activation behind it, and 1 if there is none.
+      :math:`\phi`, to its entry. Entries that no sample has visited keep the variance :math:`\tau^2`, which tells the
+      unseen from the seen;
+    - the last linear layer, in full: :math:`P = \frac{1}{s^2} \sum_n g_n^2 \tilde h_n \tilde h_n^T + I / \tau^2`, one
+      matrix for all outputs. :math:`\tilde h` is the layer's input, with a bias :math:`(h, 1)`. :math:`g^2` is the mean
+      square, over outputs, of the slope of an activation behind the layer, and 1 if there is none.
 
     Parameters of the layers in between are held fixed. The result is a :class:`NeuralField` with the same values. Its
-    ``std(p)`` is the deviation of its outputs by linearization, in one kernel. Its evaluation **with a key draws
-    parameters**: every number is a function of the key's seed and step and of the parameter's place alone, so that all
-    samples of a picture see one function, the same in every batch and, to the bit, on every backend
-    (``docs/dropout.md`` has the law). :func:`mc_dropout`, ``ray_march`` and ``render_mc`` treat it like dropout.
+    ``std(p)`` is the deviation of its outputs by linearization, in one kernel. An evaluation **with a key draws
+    parameters**. Each of them depends only on the key's seed and step and on the parameter's place. So all samples of a
+    picture see the same function, in every batch and, to the bit, on every backend (``docs/dropout.md`` has the law).
+    :func:`mc_dropout`, ``ray_march`` and ``render_mc`` treat it like dropout.
 
-    **With** ``spatial`` the posterior is one of places instead: of a grid that displaces the coordinates, while the
-    parameters of the field are held fixed (Goli et al. 2024). The field needs no grid and no linear layer, and may be
-    one that is only observed along rays. Coordinates move by :math:`D(x) = \sum_v w_v(x)\, d_v`, with the weights
-    :math:`w_v` of linear interpolation between vertices that reach from corner to corner of the field's ``bounds``, or
-    of the unit cube. The precision of component :math:`k` of :math:`d_v`, at zero displacement, is
+    **With** ``spatial`` it is a posterior of places instead. A grid displaces the coordinates, while the parameters of
+    the field are held fixed (Goli et al. 2024). The field needs no grid and no linear layer, and may be one that is
+    only observed along rays. Coordinates move by :math:`D(x) = \sum_v w_v(x)\, d_v`, with the weights :math:`w_v` of
+    linear interpolation between vertices that reach from corner to corner of the field's ``bounds``, or of the unit
+    cube. The precision of component :math:`k` of :math:`d_v`, at zero displacement, is
 
     .. math::
         P_{vk} = \frac{1}{s^2} \sum_n \sum_o \Big(\frac{\partial f_o(n)}{\partial d_{vk}}\Big)^2 + \frac{1}{\tau^2},
         \qquad \frac{\partial f_o(n)}{\partial d_{vk}} = \sum_i w_v(x_i)\, \frac{\partial f_o(n)}{\partial x_{ik}}
 
     over the samples :math:`x_i` from which prediction :math:`n` is made: one for a field of coordinates, those along a
-    ray for a color. ``std(p)`` is then one number, how far the place ``p`` may move without changing the fit, in the
-    units of ``p``: :math:`\lVert \sum_v w_v(p)\, \sigma_v \rVert` with :math:`\sigma_{vk} = P_{vk}^{-1/2}`. A key draws
+    ray for a color. ``std(p)`` is then one number: how far the place ``p`` may move without changing the fit, in the
+    units of ``p``, :math:`\lVert \sum_v w_v(p)\, \sigma_v \rVert` with :math:`\sigma_{vk} = P_{vk}^{-1/2}`. A key draws
     the displacements, by the same law. (The authors' program adds :math:`10^{-4} / M^3` to a mean of squares over rays,
     for :math:`M^3` vertices of the unit cube: ``samples=1, noise=1, prior=100 * M**1.5``.)
 
@@ -95,17 +95,18 @@ def laplace(
             targets)``, where ``inputs`` are any PyTree, such as rays.
         steps: number of batches: the first ones of ``fit`` with this seed.
         seed: int in [0, 2^64).
-        samples: how many independent measurements there are in all, such as the pixels of a picture, to which the
-            sums are scaled. ``None`` if every sample that ``batch`` draws is one.
+        samples: how many independent measurements there are in all, such as the pixels of a picture. Sums are scaled to
+            this number. ``None`` if every sample that ``batch`` draws is a measurement.
         noise: :math:`s`; the root mean square of the errors over the batches if ``None``.
-        prior: :math:`\tau`; if ``None``, the root mean square of the features of each grid that samples have visited,
-            and of the last layer's weights; for displacements, in the units of the coordinates, the side of a cell.
+        prior: :math:`\tau`. If ``None``, it is the root mean square of the features that samples have visited, for each
+            grid, and that of the last layer's weights. For displacements it is in the units of the coordinates, by
+            default the side of a cell.
         spatial: vertices of the grid of displacements along every axis, an int of at least 2, or one for each of the
             first coordinates, such as ``(16, 16, 16)`` for a position that a direction follows. ``None`` for a
             posterior of parameters. Memory is allocated for a cube with the largest of these numbers along every axis,
             at most 2^26 displacements.
-        predict: with ``spatial``, traced code ``(field, inputs) -> predictions`` that are compared with the targets,
-            single precision, if that is not ``field(coordinates)``. It must evaluate the given field once, at
+        predict: with ``spatial``, traced code ``(field, inputs) -> predictions``, in single precision, which are
+            compared with the targets; ``None`` for ``field(coordinates)``. It must evaluate the given field once, at
             equally many samples for each prediction: sample ``i`` belongs to prediction ``i`` modulo their number.
             ``ray_march`` does so (in mode ``"wide"``, which it takes by itself here). Samples around one vertex must be
             consecutive, as they are along a straight ray.
@@ -199,7 +200,7 @@ class _ParameterSums:
 
     def __init__(self, field: NeuralField):
         self.field, self.frozen = field, dr.freeze(_products)
-        #: Of squares by the entries of each grid, in single precision; of outer products by the last layer.
+        #: Sums of squares for the entries of each grid, in single precision, and of outer products for the last layer.
         self.entries: list = []
         self.matrix = np.zeros(())
         self.squares, self.terms, self.samples = 0.0, 0, 0
@@ -223,7 +224,7 @@ class _ParameterSums:
 
 
 def _products(field: NeuralField, coordinates: list, targets: list) -> tuple[list, Any, Any]:
-    """What one batch adds: to the entries of each grid, to the last layer's matrix, and to the errors."""
+    """What one batch adds to the entries of each grid, to the last layer's matrix, and to the errors."""
     linear = Linearized(field)
     unit = to_unit(coordinates, field.bounds)
     derivatives = linear.at(unit)
@@ -241,7 +242,7 @@ def _products(field: NeuralField, coordinates: list, targets: list) -> tuple[lis
 
 
 def _squares(unit: list, rows: list[list]) -> list:
-    """The squares of the derivatives by every feature of a grid."""
+    """The squares of the derivatives with respect to every feature of a grid."""
     squares = [sum(dr.square(v) for v in column) for column in zip(*rows, strict=True)]
     return [v + dr.zeros(type(v), dr.width(unit[0])) for v in squares]
 

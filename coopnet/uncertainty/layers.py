@@ -59,7 +59,7 @@ def is_activation(layer: Any) -> bool:
 
 
 def has_matrix(layer: Any) -> bool:
-    """Does it hold a linear layer?"""
+    """Does it contain a linear layer?"""
     return any(isinstance(inner, drnn.Linear) for inner in children(layer))
 
 

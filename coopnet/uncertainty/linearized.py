@@ -1,4 +1,4 @@
-"""Derivatives of a field by its drawn parameters (:func:`laplace`), sample by sample, and the deviation from them."""
+"""Derivatives with respect to drawn parameters (:func:`laplace`), for each sample, and deviations from them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from ..nn.tree import children
 
 
 class Derivatives(NamedTuple):
-    """The factors of derivatives by parameters, at each sample, in single precision.
+    """The factors of derivatives with respect to parameters, for each sample, in single precision.
 
     ``hidden`` is the input of the last linear layer, a ``CoopVec``. ``slopes`` are the derivatives of the field's
-    outputs by those of this layer. ``rows`` has, for each drawn grid, the derivatives of each output by the grid's
-    features. ``values`` are the field's outputs.
+    outputs with respect to those of this layer. ``rows`` has, for each drawn grid, the derivatives of each output with
+    respect to the grid's features. ``values`` are the field's outputs.
     """
 
     hidden: Any
@@ -34,8 +34,8 @@ class Derivatives(NamedTuple):
 
 
 class GridPart(NamedTuple):
-    """A drawn grid: the first of its features and of its coordinates among those of the encoding, and the number of
-    its coordinates."""
+    """A drawn grid: its first feature and its first coordinate among those of the encoding, and its number of
+    coordinates."""
 
     layer: DrawnGrid
     feature: int

@@ -31,8 +31,8 @@ def mc_dropout(field: Any, x: Any, key: Key, samples: int) -> tuple[Any, Any]:
         \mu = \frac1n \sum_{i<n} y_i, \qquad \sigma = \sqrt{\frac1n \sum_{i<n} (y_i - \mu)^2}, \qquad
         y_i = \mathrm{field}(x, \mathrm{key.fold\_in}(\mathrm{key.step} \cdot n + i))
 
-    The step of a pass is taken modulo :math:`2^{32}`. Calls of equal ``samples`` at different steps of the key share no
-    mask, and a key of step 0 uses the steps 0, 1, ..., n-1.
+    The step of a pass is taken modulo :math:`2^{32}`. Calls with the same ``samples`` at different steps of the key
+    share no mask. A key of step 0 uses the steps 0, 1, ..., n-1.
 
     All passes run in one kernel, a symbolic loop with the running moments of Welford (1962) in single precision,
     whatever the precision of the network:
@@ -41,17 +41,18 @@ def mc_dropout(field: Any, x: Any, key: Key, samples: int) -> tuple[Any, Any]:
         d = y_i - \mu, \quad \mu \leftarrow \mu + d / (i + 1), \quad S \leftarrow \mathrm{fma}(d, y_i - \mu, S), \quad
         \sigma = \sqrt{S / n}
 
-    The number of passes is a parameter of the kernel, so another number compiles nothing. Only a network that
-    is not packed and takes tensors is evaluated pass by pass, since its matrix products are separate kernels.
+    The number of passes is a parameter of the kernel, so another number compiles nothing. An exception is a network
+    that is not packed and takes tensors: its matrix products are separate kernels, so it is evaluated pass by pass.
 
     :math:`\sigma` divides by :math:`n`, as in the paper and ``np.std``; multiply by :math:`\sqrt{n / (n - 1)}` for the
     root of the unbiased variance. It is the uncertainty of the *model*. The predictive deviation of a measurement with
     noise of variance :math:`1 / \tau` is :math:`\sqrt{\sigma^2 + 1 / \tau}` (section 4 there);
     ``examples/uncertainty.py`` fits :math:`\tau` on held-out data.
 
-    Both results are differentiable in reverse mode with respect to ``x`` and the parameters of ``field``: another loop
-    evaluates the passes again, so memory does not grow with ``samples``. As in all symbolic loops, gradients of weights
-    are sums in no fixed order. Under ``dr.suspend_grad()`` that loop is not even traced.
+    Both results are differentiable in reverse mode with respect to ``x`` and the parameters of ``field``. The
+    derivative is another loop that evaluates the passes again, so memory does not grow with ``samples``. As in all
+    symbolic loops, gradients of weights are sums in no fixed order. Under ``dr.suspend_grad()`` that loop is not even
+    traced.
 
     Args:
         field: a :class:`NeuralField` or another :class:`Module` with at least one :class:`Dropout`, or a field that
@@ -64,13 +65,13 @@ def mc_dropout(field: Any, x: Any, key: Key, samples: int) -> tuple[Any, Any]:
         The pair (mean, standard deviation), each of the same kind and type as ``field(x, key)``.
 
     Warns:
-        RuntimeWarning: once, for a field with a grid whose features are not drawn: masks do not tell what it has not
-            seen.
+        RuntimeWarning: once, for a field with a grid whose features are not drawn: masks do not tell what such a grid
+            has not seen.
 
     Raises:
         ValueError: ``field`` has no dropout; ``samples`` out of range; ``x`` empty or of another shape.
-        TypeError: ``field`` is no :class:`Module`; ``key`` is no :class:`Key`; ``samples`` is no int; ``x`` of another
-            kind.
+        TypeError: ``field`` is not a :class:`Module`; ``key`` is not a :class:`Key`; ``samples`` is not an int; ``x``
+            is of another kind.
         RuntimeError: ``field`` tracks gradients inside :func:`coopnet.deterministic`.
 
     >>> mean, deviation = cn.mc_dropout(field, [x], cn.Key(seed=0), samples=64)
@@ -86,7 +87,7 @@ def mc_dropout(field: Any, x: Any, key: Key, samples: int) -> tuple[Any, Any]:
     if kind == kinds.TENSOR:
         if not isinstance(field, NeuralField):
             return _passes(lambda i: field(x, key.fold_in(first + dr.opaque(uint32, i))), samples, leaf)
-        # rows: a loop cannot make a tensor of arrays, which would take memory
+        # by rows: a loop cannot make a tensor of arrays, which would take memory
         mean, deviation = mc_dropout(field, [row.array for row in x], key, samples)
         tensor = dr.tensor_t(type(mean[0]))
         return tensor(mean), tensor(deviation)
@@ -106,7 +107,7 @@ def _of_members(field: Any, x: Any, samples: int) -> tuple[Any, Any] | None:
 
 
 def each_once(field: Any, samples: int) -> bool:
-    """Are so many passes the members of an ensemble, all equally often, with nothing else that a key draws?"""
+    """Do so many passes visit all members of an ensemble equally often, and does a key draw nothing else?"""
     members = members_of(field)
     others = has_dropout(field) or any(isinstance(m, Drawn) for m in children(field))
     return members is not None and not others and samples % len(members.networks) == 0
@@ -138,7 +139,7 @@ def _with_gradient(evaluate: Any, count: Any, mean: list, deviation: list) -> tu
     r"""The same values with their derivatives, :math:`d\mu = \frac1n \sum dy_i` and
     :math:`d\sigma = \sum \frac{y_i - \mu}{n \sigma} dy_i`.
 
-    Those are sums over the passes, the one kind of loop that Dr.Jit differentiates without keeping its iterations.
+    Those are sums over the passes, the only kind of loop that Dr.Jit differentiates without storing its iterations.
     """
     f32 = type(mean[0])
     n = f32(count)
@@ -196,7 +197,7 @@ _warned = False
 
 
 def warn_unseen(field: Any, where: str, stacklevel: int) -> None:
-    """Say once that masks do not tell what a grid in ``field`` has not seen, if that has one without noise."""
+    """Warn once that masks do not tell what a grid has not seen, if ``field`` has one whose features are not drawn."""
     global _warned
     layers = list(children(field))
     noisy = any(isinstance(layer, (DrawnGrid, Displaced, Members)) for layer in layers)
@@ -212,7 +213,7 @@ def warn_unseen(field: Any, where: str, stacklevel: int) -> None:
 
 
 def has_dropout(field: Any) -> bool:
-    """Has it a :class:`Dropout` that draws masks?"""
+    """Does it have a :class:`Dropout` that draws masks?"""
     return any(isinstance(m, Dropout) and m.active() for m in children(field))
 
 

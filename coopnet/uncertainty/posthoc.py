@@ -34,24 +34,24 @@ def posthoc_dropout(
     batches: int = 16,
     loss: Callable[[Any, Any], Any] | None = None,
 ) -> tuple[NeuralField, float]:
-    r"""Dropout for a field that was trained without: as much as leaves the training loss alone (Sun et al. 2024,
+    r"""Dropout for a field that was trained without any: as much as hardly changes the training loss (Sun et al. 2024,
     *PH-Dropout*).
 
-    Puts a :class:`Dropout` of 32 bits behind every hidden activation, and one on the features of grids, all of one rate
-    :math:`p`: the largest with
+    It puts a :class:`Dropout` of 32 bits behind every hidden activation, and one behind the features of grids. All have
+    the same rate :math:`p`, the largest with
 
     .. math:: L(p) \le (1 + \mathrm{tolerance})\, L(0), \qquad
         L(p) = \frac1B \sum_{i<B} \mathrm{loss}(\mathrm{field}_p(x_i, k_i), t_i), \qquad
         k_i = \mathrm{Key}(\mathrm{seed}, \mathrm{step} = i)
 
-    over the batches :math:`(x_i, t_i)` that ``fit`` with this seed begins with. Bisection of its logarithm between
-    :math:`2^{-28}` and 0.99 finds it to half a per cent. All rates see the same batches and random numbers, so
-    that a unit dropped at one rate is dropped at every larger rate, too. A field that fits its data well has a small
-    one: 1e-3 and less.
+    over the batches :math:`(x_i, t_i)` that ``fit`` with this seed begins with. The rate is determined to half a per
+    cent, by bisection of its logarithm between :math:`2^{-28}` and 0.99. All rates see the same batches and random
+    numbers, so a unit that is dropped at one rate is dropped at every larger rate, too. A field that fits its data well
+    gets a small rate: 1e-3 and less.
 
-    Which units a trained field can do without shows where its data leave it free. It does not show what a grid knows:
-    entries that no sample has visited keep the values that they began with, under every mask
-    (``docs/uncertainty.md``; :func:`laplace` does).
+    The deviation over masks shows where the data leave the field free. It does not show what a grid knows: entries that
+    no sample has visited keep their initial values under every mask. :func:`laplace` shows that
+    (``docs/uncertainty.md``).
 
     Args:
         field: a built and trained :class:`NeuralField` without dropout; it stays as it is.
@@ -67,7 +67,7 @@ def posthoc_dropout(
 
     Raises:
         ValueError: arguments out of range; a field that is not built, has dropout, or has no hidden activation and no
-            grid; a loss of 0 or that is not finite; a loss that the smallest rate raises too much.
+            grid; a loss that is 0 or not finite; a loss that even the smallest rate raises too much.
         TypeError: arguments of another kind.
         RuntimeError: called while Dr.Jit records a function or loop.
 
@@ -108,7 +108,7 @@ def posthoc_dropout(
 
 
 def _rate(exponent: float) -> float:
-    """A power of 2 in single precision, which kernels read rates in."""
+    """A power of 2 in single precision, in which kernels read rates."""
     return float(np.float32(2**exponent))
 
 

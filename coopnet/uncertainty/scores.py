@@ -20,9 +20,9 @@ def auroc(score: Any, positive: Any) -> float:
 
     .. math:: P(s_i > s_j) + \tfrac12 P(s_i = s_j) \quad \text{for a positive sample } i \text{ and another } j
 
-    1 if all positive samples have larger scores, 0.5 for a random order, 0 if all have smaller ones. With a
-    deviation as score, and as positive samples those far from all training data, it tells whether a field knows what it
-    has not seen.
+    1 if all positive samples have larger scores, 0.5 for a random order, 0 if all have smaller ones. Take a deviation
+    as the score, and samples far from all training data as the positive ones: then it tells whether a field knows what
+    it has not seen.
 
     Args:
         score: a number for each sample, such as a deviation; a NumPy or Dr.Jit array of any shape.
@@ -30,7 +30,7 @@ def auroc(score: Any, positive: Any) -> float:
 
     Raises:
         ValueError: shapes that differ; no sample of either kind; NaN or infinities.
-        TypeError: no array of real numbers; no mask.
+        TypeError: ``score`` is not an array of real numbers, or ``positive`` not a mask.
         RuntimeError: called while Dr.Jit records a function or loop.
 
     >>> print(cn.auroc(np.array([0.1, 0.4, 0.3, 0.9]), np.array([False, False, True, True])))
@@ -58,15 +58,15 @@ def negative_log_likelihood(mean: Any, deviation: Any, target: Any) -> float:
 
     .. math:: \frac1n \sum_i \tfrac12 \log(2 \pi \sigma_i^2) + \frac{(t_i - \mu_i)^2}{2 \sigma_i^2}
 
-    Smaller is better; it penalizes deviations that are too small more than those that are too large. In nats, and in
-    the units of the targets.
+    Smaller is better. Deviations that are too small are penalized more than those that are too large. It is in nats,
+    and depends on the units of the targets.
 
     Args:
         mean, deviation, target: NumPy or Dr.Jit arrays of one shape; deviations are positive.
 
     Raises:
         ValueError: shapes that differ; no samples; NaN or infinities; deviations that are not positive.
-        TypeError: no arrays of real numbers.
+        TypeError: arguments that are not arrays of real numbers.
         RuntimeError: called while Dr.Jit records a function or loop.
 
     >>> print(round(cn.negative_log_likelihood(np.array([0.0]), np.array([1.0]), np.array([1.0])), 3))
@@ -91,7 +91,7 @@ def calibration_error(mean: Any, deviation: Any, target: Any, *, levels: int = 9
         levels: number :math:`L` of levels.
 
     Raises:
-        ValueError, TypeError, RuntimeError: as :func:`negative_log_likelihood`; ``levels`` is no positive int.
+        ValueError, TypeError, RuntimeError: as :func:`negative_log_likelihood`; ``levels`` is not a positive int.
 
     >>> t = np.linspace(-3, 3, 1001)
     >>> print(round(cn.calibration_error(0 * t, 1e6 + 0 * t, t), 2))

@@ -15,34 +15,34 @@ from .linearized import deviations, is_drawn
 
 
 def has_std(field: NeuralField) -> bool:
-    """Has :func:`laplace` or :func:`ensemble` made it, so that it has a deviation without a draw?"""
+    """Was it made by :func:`laplace` or :func:`ensemble`, so that it has a deviation without a draw?"""
     return members_of(field) is not None or is_drawn(field) or is_displaced(field)
 
 
 def std(self: NeuralField, p: Any) -> Any:
-    r"""The standard deviation of the outputs, of fields that :func:`laplace` or :func:`ensemble` has made.
+    r"""The standard deviation of the outputs, for fields that :func:`laplace` or :func:`ensemble` has made.
 
-    Of an ensemble, that of its members, :math:`\sqrt{\frac1K \sum_k (f_k(p) - \mu)^2}`. Of a posterior, what follows by
-    linearization from the deviations :math:`\sigma_{ek}` of a grid's features and the covariance :math:`\Sigma` of the
-    last layer, with the slope :math:`g_o` of an activation behind it:
+    For an ensemble it is that of the members, :math:`\sqrt{\frac1K \sum_k (f_k(p) - \mu)^2}`. For a posterior it
+    follows by linearization from the deviations :math:`\sigma_{ek}` of a grid's features and the covariance
+    :math:`\Sigma` of the last layer, with the slope :math:`g_o` of an activation behind it:
 
     .. math::
         \sigma_o(p)^2 = \sum_{e, k} \sigma_{ek}^2 \Big(\frac{\partial f_o}{\partial \theta_{ek}}\Big)^2
         + g_o^2\, \tilde h^T \Sigma \tilde h
 
-    Of a posterior of displacements (``spatial=``), one number: how far the place ``p`` may move, :math:`\lVert \sum_v
-    w_v(p)\, \sigma_v \rVert` of the deviations :math:`\sigma_v` at the vertices around it, in the units of ``p`` (Goli
-    et al. 2024). The deviation of the outputs comes from :func:`mc_dropout`.
+    For a posterior of displacements (``spatial=``) it is one number: how far the place ``p`` may move, :math:`\lVert
+    \sum_v w_v(p)\, \sigma_v \rVert` of the deviations :math:`\sigma_v` at the vertices around it, in the units of ``p``
+    (Goli et al. 2024). The deviation of the outputs comes from :func:`mc_dropout`.
 
-    One kernel and no draws: a posterior costs one evaluation and the derivatives by all features of the grid, one of
-    displacements a look-up, an ensemble its members. It is what the model does not know; the noise of measurements
-    comes on top, in squares. The deviation of a posterior has no gradient.
+    This takes one kernel and no draws. A posterior costs one evaluation and the derivatives with respect to all
+    features of the grid, one of displacements a look-up, an ensemble its members. The result is the uncertainty of the
+    model; to include the noise of measurements, add the squares. The deviation of a posterior has no gradient.
 
     Args:
         p: as in a call.
 
     Returns:
-        The deviations, in the container that a call returns; of a posterior of displacements, one component.
+        The deviations, in the container that a call returns; one component for a posterior of displacements.
 
     Raises:
         ValueError, TypeError: as for a call; the field is neither a posterior nor an ensemble.

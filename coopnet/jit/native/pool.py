@@ -35,7 +35,7 @@ def parallel(function: Callable[[int], Any], count: int) -> list[Any]:
     def work(i: int, _: Any) -> None:
         try:
             results[i] = function(i)
-        except BaseException as error:  # nothing may leave this function: its caller is no Python code
+        except BaseException as error:  # nothing may leave this function: its caller is not Python code
             errors[i] = error
 
     function_pointer = _FUNCTION(work)  # to be kept until the work is done
