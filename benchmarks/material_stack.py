@@ -33,7 +33,7 @@ import numpy as np
 
 import coopnet as cn
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
+sys.path.append(str(Path(__file__).parent.parent / "examples"))
 import neural_material as example
 
 LATENT = 8
