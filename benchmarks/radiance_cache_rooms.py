@@ -1,13 +1,13 @@
 """A radiance cache against ``path`` in three rooms, at equal time and with its training counted.
 
-    python benchmarks/radiance_cache_rooms.py
+    python benchmarks/radiance_cache_rooms.py --seeds 3
 
 The scenes are those of ``radiance_scenes.py``. On the CPU, time is that of the process on all its cores, which other
 programs on the machine disturb less than the clock does. The training comes first, then passes of a few samples per
 pixel; those of ``path`` and of the caches take turns. The error is relMSE, as in the example. What is not counted are
 first calls, in which code is compiled and steps are recorded. Every run has its own seeds; the ratio at a moment is
 that of the mean errors of the runs. The last row of the result file is that of another call, with
-``--scenes glossy --size 256 --reference 768 --seeds 1``.
+``--scenes glossy --size 256 --reference 768``.
 """
 
 from __future__ import annotations
