@@ -35,7 +35,7 @@ NAME = "uncertainty-quality"
 MEMBERS = 10
 #: Members that are trained for a third of the steps: together for less than a third of the time of the others.
 SHORT = 9
-BRIEF = f"ensemble of {SHORT}, a third of the steps"
+SHORT_TRAININGS = f"ensemble of {SHORT}, a third of the steps"
 
 
 def main() -> None:
@@ -146,7 +146,7 @@ class Methods:
         short = min(SHORT, self.args.members)
         members, seconds = cpu(lambda: task.train_many(self.encoding, short, seed + 50, max(1, self.steps // 3)))
         short_ones = cn.ensemble(members)
-        yield self.timed(BRIEF, seconds - self.plain, lambda: task.std(short_ones, draws, seed))
+        yield self.timed(SHORT_TRAININGS, seconds - self.plain, lambda: task.std(short_ones, draws, seed))
         if task.name == "views":
             yield self.timed(
                 f"ensemble of {self.args.members}, density-aware",
@@ -309,7 +309,7 @@ def regularized(args: Any) -> Iterator[Part]:
 SHOWN = (
     "gradient length", "MC dropout 0.1", "ConcreteDropout", "DropLevels 0.1", "posthoc_dropout", "laplace",
     "laplace of 2", "laplace of 3", "displacements", "displacements of 2", "displacements of 3", "ensemble of 3",
-    "ensemble of 5", "ensemble of 10", BRIEF,
+    "ensemble of 5", "ensemble of 10", SHORT_TRAININGS,
 )  # fmt: skip
 OURS = (
     "MC dropout 0.1",
@@ -322,7 +322,7 @@ OURS = (
     "displacements",
     "displacements of 2",
     "displacements of 3",
-    BRIEF,
+    SHORT_TRAININGS,
 )
 
 
@@ -440,7 +440,7 @@ def sentences(results: dict[str, Any]) -> list[str]:
             f"and that of always taking the farthest view {shown(goal['gain of the farthest'], signed=True)} dB"
         )
     waves = [row for row in results.get("texture", ()) if row["encoding"] == ENCODINGS[1]]
-    if short_ones := values(waves, BRIEF, "psnr"):
+    if short_ones := values(waves, SHORT_TRAININGS, "psnr"):
         whole = values(waves, f"ensemble of {MEMBERS}", "psnr")
         found.append(
             f"on the texture their mean has {statistics.mean(short_ones):.1f} dB, that of the ensemble of {MEMBERS} "

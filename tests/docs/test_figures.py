@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 
@@ -115,6 +116,7 @@ def test_stacks_of_materials():
             ratio = stack["relmse"] / network["relmse"]
             assert f"| {' | '.join(map(str, cells))} | {ratio:.1f} |" in text
         assert f"| {scene['relative_error']:.3f} | {scene['ways']['network']['converged']:.4f} |" in text
+        assert f"took {scene['training_s']:.0f} s once its kernels were compiled" in text
 
 
 def sentences_of(name):
@@ -396,3 +398,16 @@ def test_radiance_caches_in_rooms_with_glass_and_in_motion():
     assert f"in each frame has {mean['anew_1']:.3f} and {mean['anew_0']:.3f} (" in text
     assert "In every frame the error is smaller" in text
     assert all(row["kept_1"] < row["path"] for row in frames["curve"]) and len(frames["curve"]) == frames["frames"]
+
+
+def test_the_longest_first_step():
+    rows = results("whole-jobs-cuda") + results("whole-jobs-h100-cuda")
+    longest = f"up to {max(row.get('first_step_s', 0) for row in rows):.0f} s"
+    assert longest in sentences_of("README") and longest in sentences_of("installation")
+
+
+def test_when_the_power_of_adam_underflows():
+    """At 2^-1023.5: ``tests/jit/test_optimizers.py`` has what happens there."""
+    first, later = (int(1023.5 / -math.log2(beta)) for beta in (0.99, 0.999))
+    text = sentences_of("reliability")
+    assert f"after {first:,} others if `beta_2` is 0.99, and after about {round(later, -3):,} if it is 0.999" in text

@@ -239,8 +239,6 @@ def test_second_order_through_encodings(ns, backend, name):
     """The gradient of a loss on the gradient: with respect to weights, parameters of the encoding, and coordinates."""
     if backend == "cuda" and name not in ("one blob", "trained fourier", "smoothstep", "permutohedral 2", "composite"):
         pytest.skip("the same program as on LLVM")
-    if name in ("one bin", "harmonics 1", "tiled smoothstep", "hash grid smoothstep", "sum"):
-        pytest.skip("others show its rule: more bins, bands and terms, another storage; test_encodings has its slope")
     make, size, twin, smooth = CASES[name]
     field = allocated(ns, backend, make(), cn.MLP(-1, 1, 4, 1, "softplus", bias=False), size)
     weights, _ = matrices(field.network)
