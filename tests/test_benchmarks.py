@@ -162,6 +162,15 @@ def test_derivatives(backend, tmp_path):
         assert min(row[name] for name in expected) > 0
 
 
+def test_input_gradient(backend, tmp_path):
+    networks = ["--networks", "relu,8,2,0", "tanh,8,1,0.1", "--log2-samples", 6]
+    run("input_gradient.py", "--backend", backend, *networks, "--out", tmp_path)
+    results = json.loads((tmp_path / f"input-gradient-{backend}.json").read_text())["results"]
+    assert [row["network"] for row in results] == networks[1:3]
+    for row in results:
+        assert min(row[way] for way in ("call", "next", "again")) > 0 and row["difference"] < 0.02
+
+
 def test_photo_dropout(backend, tmp_path):
     if backend != "llvm":
         pytest.skip("one backend will do")

@@ -10,19 +10,20 @@ import drjit.nn as drnn
 
 from ..jit.constants import computed, varying, vector
 from ..jit.deferred import outside
-from ..jit.kinds import UnpackedVector, flat, split
+from ..jit.kinds import UnpackedVector, flat, packed, split
 from ..jit.masks import unmasked
 from ..jit.native import core
-from ..jit.registers import ALL, in_separate_blocks
+from ..jit.registers import ALL, in_order, in_separate_blocks
 from ..jit.scopes import frozen, inside_call, symbolic
 from ..random.key import Key
 from . import external_products, limits
 from .banks import BankOp, ScopeBankOp
 from .inner_loss import InnerLossOp, inner_loss
 from .modes import forced_path, is_deterministic, only_traced, warn_stall
-from .multipliers import unrolled, with_copies
+from .multipliers import unrolled, with_copies, with_transposed
 from .network_op import NetworkOp, Plan, in_room
-from .ops import Bundle, Op, pullback
+from .ops import Bundle, Op, Tape, pullback
+from .ops import evaluate as forward
 from .situation import Network, Situation
 from .spill import SpillOp
 from .stack import evaluate as evaluate_lanes
@@ -171,12 +172,34 @@ def input_gradient(ops: Sequence[Op], x: Any, key: Key | None) -> tuple[Any, lis
             if result is not None:
                 return result
             way, _ = choose(SLOPES, s._replace(room=False))
-        return _slopes_in_kernel(ops, x, key, s) if way == "kernel" else None
+        if way == "kernel":
+            return _slopes_in_kernel(ops, x, key, s)
+        return _slopes_again(ops, packed(x), key, s) if way == "activations again" else None
 
 
 def _slopes_in_kernel(ops: Sequence[Op], x: Any, key: Key | None, s: Situation) -> tuple[Any, list]:
     tape = in_room(with_copies(ops, back=True) if worth_copies(s) else ops, [x], key)
-    one = dr.full(x.type, 1, s.samples)  # a lane for each sample: dropout would take one lane for one sample
-    dx = pullback(tape, [vector([one], list(x))], key, True, lambda *_: None)
+    dx = pullback(tape, _ones(x, s), key, True, lambda *_: None)
     assert dx is not None
     return tape.y[0], list(dx[0])
+
+
+def _slopes_again(ops: Sequence[Op], x: Any, key: Key | None, s: Situation) -> tuple[Any, list]:
+    """Go back with the activations of one layer at a time, each evaluated from the input when it is needed."""
+    ops = with_transposed(ops)
+    records = forward(ops, [x], key).records
+    y, dx = records[-1].y[0], _ones(x, s)
+    behind_activations = [i for i in range(1, len(ops)) if ops[i].affine and not ops[i - 1].affine]
+    for i in reversed(range(len(ops))):
+        below = pullback(Tape(records[i : i + 1], dx), dx, key, True, lambda *_: None)
+        assert below is not None
+        dx = below
+        if i in behind_activations[:-1]:  # those in front of the last matrix are at hand
+            in_order(s.backend)  # otherwise Dr.Jit would find that it has computed them before, and keep them
+            records = forward(ops[:i], [x], key).records
+    return y, list(dx[0])
+
+
+def _ones(x: Any, s: Situation) -> Bundle:
+    """The cotangent of one output, in a lane for each sample: dropout would take one lane for one sample."""
+    return [vector([dr.full(x.type, 1, s.samples)], list(x))]

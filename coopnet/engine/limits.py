@@ -58,12 +58,14 @@ UNROLLED_ROWS = {8: 12, 16: 16}
 #: Fewest samples for which copying a network's matrices pays.
 COPIES_SAMPLES = 512
 
-# ---- Kernels on GPUs (benchmarks/training_steps.py, benchmarks/derivatives.py) ------------------------------------
+# ---- Kernels on GPUs (benchmarks/training_steps.py, benchmarks/input_gradient.py) ---------------------------------
 
 #: For longer vectors, Dr.Jit gives a GPU's threads all registers, and one vector fills most of them.
 LONG_VECTOR = registers.LONG
 #: For longer vectors, one kernel for forward and backward pass is slower than two, and takes minutes to compile.
 FORWARD_AND_BACK = 96
+#: Most layers of a network whose activations are evaluated again on the way back: their number grows with its square.
+EVALUATED_AGAIN = 6
 #: Longest vectors whose outer products compile in a second or two.
 OUTER_PRODUCTS = 32
 #: Samples in all runs of a function together: with fewer, compiling outer products takes longer than they save. First

@@ -17,6 +17,7 @@ import drjit.nn as drnn
 
 from ..jit import views
 from ..jit.kinds import packed
+from ..jit.layout import GAP
 from ..jit.native import core
 from ..jit.uniform import available, uniform
 from . import limits
@@ -134,6 +135,38 @@ def with_copies(ops: Sequence[Op], back: bool = False, inputs: bool = True) -> S
         return ops
     dr.eval([part.buffer for parts, _ in copies for part in parts])
     return result
+
+
+def with_transposed(ops: Sequence[Op]) -> Sequence[Op]:
+    """The same ops with evaluated copies of their transposed matrices for the backward pass, where a copy can be made.
+
+    OptiX multiplies by a transposed matrix more slowly. Not in symbolic code.
+    """
+
+    copies: list[Any] = []
+
+    def copied(op: Any) -> Any:
+        copy = _transposed(op)
+        if copy is None:
+            return op
+        copies.append(copy.buffer)
+        return op.multiplied(Copies(None, ([copy], False)))
+
+    result = [op.map(copied) for op in ops]
+    dr.eval(copies)
+    return result
+
+
+def _transposed(op: Any) -> Any:
+    """A copy of the transposed matrix of ``op`` in the layout of the matrix; ``None`` if that is not known."""
+    view, layout = op.weights, op.layout
+    if dr.backend_v(view.buffer) == dr.JitBackend.LLVM:
+        return _entries(view, True, 0, view.shape[1], turned=False)
+    if layout is None or layout.transposed is None:
+        return None
+    there = layout.origins != GAP
+    entries = dr.gather(type(view.buffer), dr.detach(view.buffer), view.offset + layout.origins, there)
+    return views.changed(layout.transposed, buffer=entries)
 
 
 def between_kernels(ops: Sequence[Op]) -> list[Op]:

@@ -154,6 +154,17 @@ EVALUATION = (
 
 # ---- How is the gradient with respect to the input computed, if it is not differentiated again? -------------------
 
+
+def evaluates_again(s: Situation) -> bool:
+    """Does it pay to go back while evaluating the activations of each layer once more, when they are needed?
+
+    Copies of the matrices have to be evaluated first.
+    """
+    network, launches = s.network, s.samples >= limits.LAUNCHES_SAMPLES and not s.symbolic
+    few = len(network.layers) <= limits.EVALUATED_AGAIN and not network.branches
+    return launches and few and network.width > limits.LONG_VECTOR and network.layouts_known
+
+
 SLOPES = (
     Row("tangents", lambda s: s.stacked, "several fields are in one kernel; their gradients will be differentiated"),
     Row(
@@ -161,6 +172,10 @@ SLOPES = (
         "wide layers are multiplied faster between kernels",
     ),
     Row("kernel", lambda s: not s.cuda, "going back costs as much as one evaluation"),
+    Row(
+        "activations again", evaluates_again,
+        "tangents of wide layers exceed the registers, and so would the activations of all layers",
+    ),
     Row(
         "tangents", lambda s: s.network.width <= limits.FORWARD_AND_BACK,
         "going back would keep the activations of all layers in registers",

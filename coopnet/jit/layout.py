@@ -15,6 +15,8 @@ import numpy as np
 
 #: Columns of the matrix that replaces a bias, see :class:`Layout`.
 BIAS_COLUMNS = 16
+#: Stands for a place in memory where there is no entry.
+GAP = 0xFFFFFFFF
 
 
 class Layout:
@@ -24,28 +26,46 @@ class Layout:
     as column 0 of a separate matrix: ``bias`` is a view of such a matrix, and ``bias_places`` are the positions of its
     column 0. (Outer products are summed over a warp before they are added. The hardware's sums of vectors are not, so
     they stop growing sooner.)
+
+    A packed copy of the transposed matrix is like the view ``transposed``; ``origins`` holds, for each place in that
+    copy, the place in the matrix from which its entry comes, or :data:`GAP`.
     """
 
-    DRJIT_STRUCT = {"places": object, "bias": object, "bias_places": object}
+    DRJIT_STRUCT = dict.fromkeys(("places", "bias", "bias_places", "transposed", "origins"), object)
 
-    def __init__(self, places: Any = None, bias: Any = None, bias_places: Any = None):
-        self.places, self.bias, self.bias_places = places, bias, bias_places
+    def __init__(self, places: Any = None):
+        self.places = places
+        self.bias: Any = None
+        self.bias_places: Any = None
+        self.transposed: Any = None
+        self.origins: Any = None
 
     @staticmethod
-    def find(tensor: type, shape: tuple[int, int], bias: bool) -> Layout | None:
-        """The layout of a matrix of ``shape`` packed for training as half-precision ``tensor``s, if it can be found."""
+    def find(tensor: type, shape: tuple[int, int], bias: bool, transposed: bool = False) -> Layout | None:
+        """The layout of a matrix of ``shape`` packed for training as half-precision ``tensor``s, if it can be found.
+
+        Args:
+            bias: does the layer have a bias?
+            transposed: will there be copies of the transposed matrix?
+        """
         uint32 = dr.uint32_array_t(dr.array_t(tensor))
         places = _places(tensor, shape)
         if places is None:
             return None
-        if not bias:
-            return Layout(uint32(places))
-        side = (shape[0], BIAS_COLUMNS)
-        bias_places = _places(tensor, side)
-        if bias_places is None:
-            return None
-        view = drnn.pack(dr.zeros(tensor, side), layout="training")
-        return Layout(uint32(places), view, uint32(np.ascontiguousarray(bias_places.reshape(side)[:, 0])))
+        layout = Layout(uint32(places))
+        if bias:
+            side = (shape[0], BIAS_COLUMNS)
+            bias_places = _places(tensor, side)
+            if bias_places is None:
+                return None
+            layout.bias = drnn.pack(dr.zeros(tensor, side), layout="training")
+            layout.bias_places = uint32(np.ascontiguousarray(bias_places.reshape(side)[:, 0]))
+        if transposed and (turned := _places(tensor, shape[::-1])) is not None:
+            view = drnn.pack(dr.zeros(tensor, shape[::-1]), layout="training")
+            origins = np.full(view.size, GAP, np.uint32)
+            origins[turned] = places.reshape(shape).T.ravel()
+            layout.transposed, layout.origins = view, uint32(origins)
+        return layout
 
 
 @functools.lru_cache(maxsize=256)

@@ -117,6 +117,20 @@ def test_stacks_of_materials():
             assert f"| {' | '.join(map(str, cells))} | {ratio:.1f} |" in text
         assert f"| {scene['relative_error']:.3f} | {scene['ways']['network']['converged']:.4f} |" in text
         assert f"took {scene['training_s']:.0f} s once its kernels were compiled" in text
+    for scene in results("material_stack-cuda")["scenes"]:
+        for stack, network in zip(*(scene["ways"][way]["equal_time"] for way in ("stack", "network")), strict=True):
+            cells = [scene["layers"], f"{stack['ms']:.1f}"]
+            cells += [c for row in (stack, network) for c in (row["spp"], f"{row['relmse']:.4f}")]
+            assert f"| {' | '.join(map(str, cells))} | {stack['relmse'] / network['relmse']:.1f} |" in text
+        assert f"(and {scene['training_s']:.1f} s on the H100)" in text
+
+
+def test_a_long_run():
+    found = results("long-run-cuda")
+    times = [row["step_ms"] for row in found["rows"][1:]]
+    assert f"between {min(times):.3f} and {max(times):.3f} ms a step after the" in page("reliability")
+    (peak,) = {row["peak_bytes"] for row in found["rows"]}
+    assert f"{peak / 1e6:.0f} MB of GPU memory throughout" in page("reliability") and found["steps"] == 100_000
 
 
 def sentences_of(name):
@@ -292,7 +306,7 @@ def test_tables_of_derivatives():
         for entry in results(name):
             if entry["field"] == "sinusoidal, softplus":
                 continue
-            ratios = [f"{entry[k] / entry['call']:.1f}" for k in ("value_and_grad", "jvp")]
+            ratios = [f"{entry[k] / entry['call']:.1f}" if k in entry else "–" for k in ("value_and_grad", "jvp")]
             eikonal = entry.get("eikonal step / value step")
             if "eikonal step" in entry:
                 eikonal = entry["eikonal step"] / entry["value step"]
@@ -301,6 +315,14 @@ def test_tables_of_derivatives():
             assert row in text, row
             rows += 1
     assert rows == len(re.findall(r"^\| (?:CPU|H200), 2\^\d+ \|", text, re.M))
+    again = results("input-gradient-cuda")
+    for entry in again:
+        activation, width, depth, rate = entry["network"].split(",")
+        name = activation + (f", dropout {rate}" if float(rate) else "")
+        ratios = " | ".join(f"{entry[way] / entry['call']:.1f}" for way in ("next", "again"))
+        power = f"2^{int(math.log2(entry['samples']))}"
+        assert f"| {name} | {width} | {depth} | {power} | {entry['call']:.3f} ms | {ratios} |" in text
+    assert len(again) == len(re.findall(r"^\| [^|]+ \| \d+ \| \d+ \| 2\^\d+ \|", text, re.M))
 
 
 def test_table_of_compressed_textures():

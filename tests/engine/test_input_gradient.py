@@ -54,10 +54,14 @@ def forced(set_limits, ask_for):
     set_limits(LONG_VECTOR=8)
 
 
-@pytest.fixture(params=["chosen", "stored"])
+@pytest.fixture(params=["chosen", "stored", "again"])
 def way(request):
+    """As chosen, by a kernel for each layer, or with activations that are evaluated again."""
     if request.param == "stored":
         request.getfixturevalue("forced")
+    elif request.param == "again":
+        request.getfixturevalue("set_limits")(LONG_VECTOR=8)  # so that layers know where their transposes lie
+        request.getfixturevalue("ask_for")("activations again")
     return request.param
 
 
@@ -79,8 +83,8 @@ NETWORKS = {
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_as_by_tangents(ns, backend, way, name):
-    if way == "stored" and name in ("softplus", "frequencies"):
-        pytest.skip("other activations and another encoding are stored in the same way")
+    if way != "chosen" and name in ("softplus", "frequencies"):
+        pytest.skip("other activations and another encoding are taken in the same way")
     net, p, key = field(backend, **NETWORKS[name]), points(ns, 777), cn.Key(9, step=2)
     tolerance = 2e-2 if backend == "cuda" else 2e-5
     for result, expected in zip(found(net.value_and_grad(p, key)), by_tangents(net, p, key), strict=True):
@@ -154,13 +158,14 @@ def test_one_kernel_in_a_kernel(ns, backend):
     assert len(kernels) == 1
 
 
-@pytest.mark.parametrize("width, samples, activation, symbolic, expected", [
-    (112, 1 << 16, "tanh", False, "kernels"), (112, 1 << 16, "tanh", True, "tangents"),
-    (112, (1 << 16) - 1, "tanh", False, "tangents"), (96, 1 << 16, "tanh", False, "tangents"),
-    (112, 1 << 16, "relu", False, "tangents"),
+@pytest.mark.parametrize("width, depth, samples, activation, symbolic, expected", [
+    (80, 5, 1 << 16, "tanh", False, "activations again"), (80, 5, 1 << 16, "relu", False, "activations again"),
+    (80, 5, 1 << 16, "tanh", True, "tangents"), (80, 5, (1 << 16) - 1, "tanh", False, "tangents"),
+    (64, 5, 1 << 16, "tanh", False, "tangents"), (96, 6, 1 << 16, "tanh", False, "tangents"),
+    (112, 6, 1 << 16, "tanh", False, "kernels"), (112, 6, 1 << 16, "relu", False, "tangents"),
 ])  # fmt: skip
-def test_which_way_on_gpus(width, samples, activation, symbolic, expected):
-    net = cn.MLP(3, 1, width=width, depth=3, activation=activation)
+def test_which_way_on_gpus(width, depth, samples, activation, symbolic, expected):
+    net = cn.MLP(3, 1, width=width, depth=depth, activation=activation)
     s = Situation(described(net), dr.JitBackend.CUDA, samples, symbolic=symbolic, weights=False)
     assert strategies.choose(strategies.SLOPES, s)[0] == expected
 
