@@ -110,8 +110,7 @@ lint: setup
 # offer: no virtual environment, nothing installed. Both backends; of whole programs those that run on the GPU. Most of the
 # time goes into compiling, which sixteen processes share. A test that ends its process has failed, and others go on.
 gpu-test:
-	"$(PYTHON)" -m pytest -q -n 16 --dist worksteal -p no:support.lost_workers --max-worker-restart 40 -o faulthandler_timeout=240 \
-		-k "cuda or not slow" tests
+	"$(PYTHON)" -m pytest -q -n 16 --dist worksteal -p no:support.lost_workers --max-worker-restart 40 -k "cuda or not slow" tests
 
 .venv/.torch: .venv/.installed
 	$(BIN)/pip install --quiet torch==2.13.0
