@@ -158,11 +158,11 @@ def with_transposed(ops: Sequence[Op]) -> Sequence[Op]:
 
 
 def _transposed(op: Any) -> Any:
-    """A copy of the transposed matrix of ``op`` in the layout of the matrix; ``None`` if that is not known."""
+    """A copy of the transposed matrix of ``op`` in the layout of the matrix; ``None`` if its places are not known."""
     view, layout = op.weights, op.layout
     if dr.backend_v(view.buffer) == dr.JitBackend.LLVM:
         return _entries(view, True, 0, view.shape[1], turned=False)
-    if layout is None or layout.transposed is None:
+    if layout is None or layout.transposed is None or layout.transposed.layout != view.layout:
         return None
     there = layout.origins != GAP
     entries = dr.gather(type(view.buffer), dr.detach(view.buffer), view.offset + layout.origins, there)
