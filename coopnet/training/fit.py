@@ -109,7 +109,7 @@ def fit(
             reads, with the state of the training beside it.
         resume: continue from ``checkpoint`` if it exists.
         metadata: anything JSON can hold, to keep in the checkpoint beside the state (see ``coopnet.save``).
-        progress: show a progress bar (needs tqdm).
+        progress: show a progress bar, or lines of text if tqdm is not installed.
         distributed: train with other processes, each on its share of every batch; all call ``fit`` with the same
             arguments. Give their :class:`coopnet.training.Group`, or ``"auto"``: that is the group of
             ``torch.distributed`` if it is initialized or ``torchrun`` has started this process, and otherwise none.

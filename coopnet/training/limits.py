@@ -29,6 +29,8 @@ FIELD_SAMPLES = 4096
 
 #: Seconds between two losses that the progress bar shows.
 PROGRESS_SECONDS = 0.5
+#: Seconds between two lines of text that stand in for the bar where tqdm is not installed.
+LINES_SECONDS = 5.0
 #: Seconds that a thread trains before waiting threads have their turn: many short steps, so that changing turns costs
 #: little.
 TURN_SECONDS = 0.02

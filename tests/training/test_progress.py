@@ -51,10 +51,16 @@ def test_bars_are_as_wide_as_the_terminal():
     bar.close()
 
 
-def test_bars_need_tqdm(backend, ns, monkeypatch):
+def test_lines_stand_in_for_bars_without_tqdm(backend, ns, set_limits, monkeypatch, capsys):
+    """The first programs of the pages run with Dr.Jit and NumPy alone."""
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
-    with pytest.raises(ImportError, match=r"^fit: progress=True needs tqdm; run pip install 'coopnet\[train\]'"):
-        cn.fit(tiny_field(backend), tiny_batch(ns), 5)
+    set_limits(LINES_SECONDS=1e9)
+    losses = [f"{loss:.3g}" for loss in cn.fit(tiny_field(backend), tiny_batch(ns), 5).losses]
+    expected = [f"fit: step 1 of 5, loss {losses[0]}", f"fit: step 5 of 5, loss {losses[4]}"]
+    assert capsys.readouterr().err.splitlines() == expected
+    set_limits(LINES_SECONDS=0.0, PROGRESS_SECONDS=0.0)
+    cn.fit(tiny_field(backend), tiny_batch(ns), 5)
+    assert len(capsys.readouterr().err.splitlines()) == 5
 
 
 def test_what_bars_say_of_many_fields_waits_to_be_drawn():

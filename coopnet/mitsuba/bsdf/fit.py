@@ -95,7 +95,7 @@ def fit_bsdf(
             incidence. A number for lobes without a network, the same for all directions: where there is a latent code,
             they vary with the texture coordinates on a grid of so many vertices a side.
         seed: int in [0, 2^63).
-        progress: show progress bars (needs tqdm).
+        progress: show progress bars, or lines of text if tqdm is not installed.
 
     Returns:
         A :class:`BSDFFit`.

@@ -77,7 +77,7 @@ def fit_many(
             4096 samples where it is possible, and 1 elsewhere: see ``docs/many_fields.md``. Then ``job``, ``key.index``
             and ``key.seed`` have an entry for each sample, the optimizer must be ``Adam``, ``AdamW``, ``SGD`` or
             ``RMSProp``, and an objective must not evaluate fields in symbolic loops.
-        progress: show one progress bar for all jobs (of several processes, for the jobs of process 0; needs tqdm).
+        progress: show one progress bar for all jobs (of several processes, for the jobs of process 0).
 
     Returns:
         The :class:`FitResult` of each job. Ctrl-C ends the current job or group with ``stopped="interrupt"``; jobs that
