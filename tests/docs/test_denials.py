@@ -44,7 +44,7 @@ MISSING = re.compile(
 #: Sentences that are true: about somebody else's library, or about one case of many.
 TRUE = [
     "**Dropout** does not exist there",  # in drjit.nn
-    "on its own sample with a hash grid tiny-cuda-nn trains in about half of the time",
+    "on its own sample with a hash grid tiny-cuda-nn trains in about three quarters of",
     "not possible on CUDA, whose cooperative vectors multiply half-precision",
     "Networks are multilayer perceptrons with encodings, skips and heads",
     "instant-ngp's renderer, camera models and viewers",

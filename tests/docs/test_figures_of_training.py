@@ -1,0 +1,239 @@
+"""Times and errors in docs/performance/gradients.md are those of ``benchmarks/results``."""
+
+from __future__ import annotations
+
+import re
+
+from test_figures import page, performance, results, sentences_of
+
+PAGE = "performance/gradients"
+
+
+def says(*pieces):
+    for piece in pieces:
+        assert piece in sentences_of(PAGE), piece
+
+
+def beside_torch(name, mode, batches, dropout=0.0):
+    """PyTorch's time over coopnet's for gradients alone, by width and batch."""
+    return {
+        (row["width"], row["log2_batch"]): row["ratio"]
+        for row in performance.ratios(name, "wall_ms")
+        if row["peer"] == "torch" and row["mode"] == mode and row["log2_batch"] in batches
+        if row["dropout"] == dropout and row["width"] <= 128
+    }
+
+
+def test_loops_with_and_without_banks():
+    rows = {(r["width"], r["samples"], r["turns"], r["differentiated"], r["path"]): r for r in results("scopes-cuda")}
+    text = page(PAGE)
+    for label, where, other in (
+        ("differentiated from outside, 4 iterations over 2^20 samples, width 64", (64, 2**20, 4, "through it"), 1),
+        ("the same, 2^16 samples", (64, 2**16, 4, "through it"), 1),
+        ("`dr.backward` inside, 1 iteration over 2^20 samples, width 32", (32, 2**20, 1, "in the loop"), 0),
+        ("the same, width 64", (64, 2**20, 1, "in the loop"), 0),
+    ):
+        banks, without = rows[(*where, "banks")], rows[(*where, "builtin")]
+        cells = f"| {label} | {banks['error']:.1e}".replace("e-0", "e-") + f", {banks['milliseconds']:.1f} ms | "
+        digits = ".0f" if without["milliseconds"] > 10 else ".1f"
+        cells += f"{100 * without['error']:.0f} %, {without['milliseconds']:{digits}} ms "
+        assert f"{cells}({'built-in' if other else 'one buffer'}) |" in text, cells
+
+
+def test_embeddings():
+    shown = []
+    for name in ("embedding-llvm", "embedding-cuda"):
+        few, many = {}, {}
+        for row in results(name):
+            for way in ("fixed point", "atomics"):
+                where = many if row["count"] == 1_000_000 else few
+                where.setdefault(way, []).append(row["sorted"]["ms"] / row[way]["ms"])
+        shown.append((few, many))
+    (few, many), (few_cuda, many_cuda) = shown
+    integers, atomics = few["fixed point"], few["atomics"]
+    slower = [1 / ratio for ratio in many["fixed point"]]
+    everywhere = few_cuda["atomics"] + many_cuda["atomics"]
+    says(
+        f"integers are {min(integers):.1f} to {max(integers):.1f} times as fast as sorting "
+        f"and atomics {min(atomics):.1f} to {max(atomics):.0f} times",
+        f"sorting is {min(slower):.1f} to {max(slower):.1f} times as fast as integers, and at least about as fast",
+        f"fastest throughout, {min(everywhere):.1f} to {max(everywhere):.0f} times as fast as sorting",
+    )
+    assert max(many["atomics"]) < 1.01
+
+
+def test_threads_of_blas():
+    (row,) = (r for r in results("products-llvm") if (r["samples"], r["width"]) == (2**17, 64))
+    says(f"over 2^17 samples took {row['others_after_ms'] / row['drjit_after_ms']:.1f} times as long")
+
+
+def test_gradients_beside_torch():
+    apart = (128, 14)  # the one size held to AVX2 that the table gives by itself
+    for label, name, batches in (
+        ("AVX-512, 2^12 and 2^14 samples", "networks-llvm", (12, 14)),
+        ("AVX-512, from 2^16 on", "networks-llvm", (16, 17, 18, 20)),
+        ("AVX2, 2^12 and 2^14 samples", "networks-haswell-llvm", (12, 14)),
+        ("AVX2, 2^17 samples", "networks-haswell-llvm", (17,)),
+    ):
+        cells = []
+        for mode, where in (("train", " at width 128 and 2^14"), ("infer", " there")):
+            found = beside_torch(name, mode, batches)
+            if "haswell" in name and apart in found:
+                alone = found.pop(apart)
+                cells.append(f"{min(found.values()):.2f} to {max(found.values()):.2f} ({alone:.2f}{where})")
+            else:
+                low, high = min(found.values()), max(found.values())
+                cells.append(f"{low:.{2 if low < 1.1 else 1}f} to {high:.{2 if high < 1.3 else 1}f}")
+        assert f"| {label} | {' | '.join(cells)} |" in page(PAGE), cells
+    every = (12, 14, 16, 17, 18, 20)
+    of = {
+        (name, mode): beside_torch(name, mode, every, 0.1).values()
+        for name in ("networks-llvm", "networks-haswell-llvm")
+        for mode in ("train", "infer")
+    }
+    both = [*of["networks-llvm", "train"], *of["networks-llvm", "infer"]]
+    trained, inferred = of["networks-haswell-llvm", "train"], of["networks-haswell-llvm", "infer"]
+    says(
+        f"With dropout, PyTorch takes {min(both):.1f} to {max(both):.0f} times as long throughout",
+        f"PyTorch takes {min(trained):.1f} to {max(trained):.1f} times as long to train there, "
+        f"and {min(inferred):.0f} to {max(inferred):.0f} times to infer",
+    )
+
+
+def steps_beside(peer, name, dropout=0.0, time=lambda entry, who: entry["wall_ms"][who]):
+    """A peer's time over coopnet's for whole steps, by width and batch."""
+    return {
+        (e["width"], e["log2_samples"]): time(e, peer) / time(e, "coopnet")
+        for e in results(name)
+        if e["dropout"] == dropout and peer in e["wall_ms"]
+    }
+
+
+def test_whole_steps_beside_torch():
+    found = steps_beside("torch", "training-steps-llvm")
+    less = {where: ratio for where, ratio in found.items() if ratio < 1}
+    more = [ratio for ratio in found.values() if ratio >= 1]
+    assert set(less) == {(32, 14), (32, 12), (64, 12), (128, 12)} and len(less) == 4
+    small = [ratio for where, ratio in less.items() if where != (32, 14)]
+    drjit = steps_beside("drjit", "training-steps-llvm").values()
+    dropout = steps_beside("torch", "training-steps-llvm", 0.1).values()
+    fastest = steps_beside("torch", "training-steps-llvm", time=lambda entry, who: min(entry["turns_ms"][who]))
+    alone = fastest.pop((32, 12))
+    fastest = [ratio for (width, _), ratio in fastest.items() if width <= 128]
+    says(
+        f"In {len(more)} of {len(found)} combinations of width and batch, a step of `cn.fit` is the shortest, "
+        f"and PyTorch takes {min(more):.2f} to {max(more):.1f} times as long",
+        f"PyTorch takes less: {less[32, 14]:.2f} of coopnet's time at width 32 and 2^14 samples, "
+        f"and {min(small):.2f} to {max(small):.2f} at widths 32, 64 and 128 and 2^12",
+        f"`drjit.nn` takes {min(drjit):.1f} to {max(drjit):.1f} times as long throughout",
+        f"With dropout 0.1 PyTorch takes {min(dropout):.1f} to {max(dropout):.1f} times as long. The cores",
+        f"PyTorch takes {min(fastest):.2f} to {max(fastest):.1f} times as long up to width 128, "
+        f"and {alone:.2f} times at width 32 and 2^12",
+    )
+    found = steps_beside("torch", "training-steps-haswell-llvm")
+    first, second = found.pop((128, 12)), found.pop((32, 14))
+    assert min(found.values()) > 1
+    drjit = steps_beside("drjit", "training-steps-haswell-llvm").values()
+    dropout = steps_beside("torch", "training-steps-haswell-llvm", 0.1).values()
+    says(
+        f"in two of {len(found) + 2} combinations: {first:.2f} of coopnet's time at width 128 and 2^12, "
+        f"and {second:.2f} at width 32 and 2^14",
+        f"it takes {min(found.values()):.2f} to {max(found.values()):.1f} times as long, "
+        f"and `drjit.nn` {min(drjit):.2f} to {max(drjit):.1f} times",
+        f"With dropout 0.1 PyTorch takes {min(dropout):.1f} to {max(dropout):.1f} times as long. `benchmarks",
+    )
+
+
+def bytes_of(entry):
+    mebi = entry["peak_bytes"] / 2**20
+    return f"{mebi / 1024:.1f} GiB" if mebi > 1024 else f"{mebi:.0f} MiB"
+
+
+def seconds_of(entry):
+    return f"{entry['first_step_s']:.{0 if entry['first_step_s'] > 10 else 1}f} s"
+
+
+def row_of(label, entries, *columns):
+    """A row of several jobs, whose cells give one number for each, between commas or semicolons."""
+    between = "; " if ";" in label or len(entries) > 2 else ", "
+    cells = [column if isinstance(column, str) else between.join(map(column, entries)) for column in columns]
+    return f"| {' | '.join([label, *cells])} |"
+
+
+def test_whole_jobs_on_the_cpu():
+    jobs = {e["job"]: e for e in results("whole-jobs-llvm")}
+    for label, names in (
+        ("w = 16, 32", ("16", "32")),
+        ("w = 64; with biases; with dropout 0.1", ("64", "64/bias", "64/dropout")),
+        ("w = 128", ("128",)),
+        ("tiny-cuda-nn's `config_hash` at 2^16", ("config_hash",)),
+    ):
+        row = row_of(label, [jobs[n] for n in names], lambda e: f"{e['wall_ms']:.0f} ms", seconds_of, bytes_of)
+        assert row in page(PAGE), row
+
+
+def test_whole_jobs_on_the_gpu():
+    jobs = {(e["job"], e.get("path", "")): e for e in results("whole-jobs-cuda") if "peer" not in e}
+    for label, path, *names in (
+        ("w = 16, 32", "banks", "16", "32"),
+        ("w = 64; at 2^20 + 77", "banks", "64", "64/2^20+77"),
+        ("w = 32, 64 with biases", "banks", "32/bias", "64/bias"),
+        ("w = 64 with dropout of 7 rounds and 8 bits", "banks", "64/dropout 7 8"),
+        ("w = 64 at 2^12; at 2^14", "banks", "64/2^12", "64/2^14"),
+    ):
+        entries = [jobs[name, ""] for name in names]
+        times = [lambda e, k=kind: f"{e[k]:.2f} ms" for kind in ("kernel_ms", "wall_ms")]
+        row = row_of(label, entries, path, *times, seconds_of, bytes_of)
+        assert row in page(PAGE), row
+    small, banks, store = jobs["32/dropout", ""], jobs["64/dropout", "banks"], jobs["64/dropout", "store"]
+    wide, wider, full = jobs["96", ""], jobs["96/dropout", ""], jobs["128", ""]
+    blob, peer = (
+        jobs["config_oneblob", ""],
+        next(e for e in results("whole-jobs-cuda") if e.get("peer") and e["job"] == "config_oneblob"),
+    )
+
+    def ms(entry, kind="wall_ms"):
+        return f"{entry[kind]:.2f} ms"
+
+    def products(entry):
+        return f"{ms(entry, 'kernel_ms')} and products"
+
+    pair = [f"{ms(small, k)}, {ms(banks, k)}" for k in ("kernel_ms", "wall_ms")]
+    rows = [
+        ["w = 32, 64 with dropout 0.1", "banks", *pair, *(f"{f(small)}, {f(banks)}" for f in (seconds_of, bytes_of))],
+        ["w = 64 with dropout 0.1, up to some 10,000 steps", "store", products(store), ms(store)],
+        ["w = 96; with dropout 0.1", "banks; store", f"{ms(wide, 'kernel_ms')}; {products(wider)}"],
+        ["w = 128", "store", products(full), ms(full)],
+        ["`config_oneblob` (w = 128, 5 hidden); tiny-cuda-nn", "store", products(blob), f"{ms(blob)}; {ms(peer)}"],
+    ]
+    rows[1] += [seconds_of(store), bytes_of(store)]
+    rows[2] += [f"{ms(wide)}; {ms(wider)}", *(f"{f(wide)}; {f(wider)}" for f in (seconds_of, bytes_of))]
+    rows[3] += [seconds_of(full), bytes_of(full)]
+    rows[4] += [seconds_of(blob), bytes_of(blob)]
+    for row in rows:
+        assert f"| {' | '.join(row)} |" in page(PAGE), row
+    printed = re.findall(r"^\| (?:w = |`config_oneblob)[^|]*\| (?:banks|store)[^\n]*", page(PAGE), re.M)
+    assert len(printed) == 5 + len(rows)
+    says(f"picture had {blob['psnr_db']:.2f} dB (one run; tiny-cuda-nn's {peer['psnr_db']:.2f})")
+
+
+def test_atomic_additions():
+    rows = {
+        (*r["shape"], r["times"], r["banks"], r["order"]): f"{r['kernel_ms']:.2f}"
+        for r in results("outer-products-cuda")
+    }
+    says(
+        f"one outer product of 64 by 64 takes {rows[64, 64, 1, 16, 'turns']} ms, "
+        f"and one with three {rows[64, 64, 3, 16, 'turns']} ms",
+        f"One of 64 by 16, as for the gradient of a bias, costs {rows[64, 16, 1, 16, 'turns']} ms",
+        f"the first two took {rows[64, 64, 1, 16, 'blocks']} and {rows[64, 64, 3, 16, 'blocks']} ms",
+    )
+
+
+def test_small_batches_and_other_libraries():
+    """What docs/limits.md and docs/coming_from/tiny_cuda_nn.md say in words."""
+    pairs = [(theirs, own) for _, theirs, own in performance.beside_tiny_cuda_nn()]
+    rows = {own["job"]: theirs["wall_ms"] / own["wall_ms"] for theirs, own in pairs}
+    assert 0.70 < rows["config_hash"] < 0.80 and 0.95 < rows["config_oneblob"] < 1.1
+    assert "hash grid in about three quarters of coopnet's time, and the one with `OneBlob`" in sentences_of("limits")
+    assert "trains in about three quarters of coopnet's time" in sentences_of("coming_from/tiny_cuda_nn")
