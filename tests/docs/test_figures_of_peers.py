@@ -1,0 +1,80 @@
+"""Figures of dropout in memory, many fields, several GPUs and PyTorch's layers are those of ``benchmarks/results``."""
+
+from __future__ import annotations
+
+from test_figures import page, results, sentences_of
+
+
+def test_dropout_in_memory_on_the_cpu():
+    entries = {
+        (e["peer"], e["log2_size"], e["rows"], e["dtype"]): e["wall_ms"] for e in results("memory-llvm")["entries"]
+    }
+    for size in (20, 24):
+        for rows, dtype in ((64, "float32"), (64, "float16"), (8, "float32"), (8, "float16")):
+            times = [entries[peer, size, rows, dtype] for peer in ("copy", "coopnet", "coopnet-list", "torch")]
+            cells = [*(f"{ms:.2f}" for ms in times[:3]), f"{times[3]:.1f}", f"{times[3] / times[1]:.0f}×"]
+            assert f"| 2^{size}, ({rows}, n) {dtype} | {' | '.join(cells)} |" in page("dropout"), cells
+
+
+def test_statistics_of_masks():
+    found, text = results("statistics-llvm"), sentences_of("dropout")
+    worst = max(abs(row["standard_errors"]) for row in found["keep_rates"])
+    assert f"lie within {worst:.1f} standard errors of the quantized probability" in text
+
+
+def test_many_fields_in_sentences():
+    entries = results("many-fields-llvm")["entries"]
+    times = {(e["peer"], e["width"], e["samples"]): e["us_per_field_and_step"] for e in entries}
+    ratios: dict[bool, list[float]] = {True: [], False: []}
+    for (peer, width, samples), time in times.items():
+        if peer == "torch":
+            ratios[samples == 256].append(time / times["fit_many", width, samples])
+    few, more = ratios[True], ratios[False]
+    text = sentences_of("many_fields")
+    assert f"takes {min(few):.2f} to {max(few):.1f} times as long as `fit_many` with 256 samples" in text
+    assert f"and {min(more):.1f} to {max(more):.1f} times with more" in text
+    gpu = {e["peer"]: e["us_per_field_and_step"] for e in results("many-fields-cuda")["entries"]}
+    said = (
+        f"takes {gpu['fit']:,.0f} µs in a loop of `fit`, {gpu['one by one']:.0f} µs one after the other by `fit_many`"
+    )
+    assert f"{said}, and {gpu['fit_many']:.0f} µs with 125 in a kernel" in text
+    said = f"takes {gpu['torch']:.1f} µs there, and {gpu['torch-graph']:.1f} µs as a CUDA graph"
+    assert said in text
+
+
+def test_modules_of_pytorch():
+    grid, network = results("torch-border-llvm")["jobs"]
+    for label, key, small in (
+        ("`cn.fit`, step", "fit, step", "fit, 8 samples"),
+        ("module, step", "module, step, 1 threads", "module, 8 samples, 1 threads"),
+        ("the field in `drjit.wrap`, step", "drjit.wrap, step, 1 threads", "drjit.wrap, 8 samples, 1 threads"),
+        ("field, frozen, call", "field, call", None),
+        ("module, call", "module, call, 1 threads", None),
+    ):
+        last = f"{network[small]:.2g}" if small else ""
+        row = " ".join(f"| {label} | {grid[key]:.0f} | {network[key]:.0f} | {last} |".split())
+        assert row in sentences_of("pytorch"), row
+    one, two = ([network[f"PyTorch, {what}, {n} threads"] for what in ("step", "8 samples", "call")] for n in (1, 2))
+    text = sentences_of("pytorch")
+    assert f"step (with two threads) | | {one[0]:.0f} ({two[0]:.0f}) | {one[1]:.2f} ({two[1]:.2f}) |" in text
+    assert f"call (with two threads) | | {one[2]:.0f} ({two[2]:.0f}) |" in text
+    grid, network = results("torch-border-cuda")["jobs"]
+    steps = [f"{job['module, step']:.1f}" for job in (grid, network)]
+    assert f"steps take {steps[0]} and {steps[1]} ms, and {network['module, 8 samples']:.1f} ms with 8 samples" in text
+    assert f"layers take {network['PyTorch, step']:.1f} ms with 2^17 samples or 8" in text
+    assert f"`cn.fit` takes {grid['fit, step']:.2f} and {network['fit, step']:.1f} ms" in text
+    calls = [*(f"{job['module, call']:.2g}" for job in (grid, network))]
+    fields = [*(f"{job['field, call']:.2f}" for job in (grid, network))]
+    assert f"Calls take {calls[0]} and {calls[1]}" in text.replace("1.0 ms", "1 ms")
+    assert f"{fields[0]} and {fields[1]} for the field, and {network['PyTorch, call']:.2f} for PyTorch" in text
+
+
+def test_steps_on_two_gpus():
+    one, two = results("scaling-cuda")["runs"]
+    text = page("distributed")
+    for i, n in enumerate((18, 22)):
+        share = one["weak"][i]["ms"] / two["weak"][i]["ms"]
+        assert f"| {two['weak'][i]['ms']:.3g} | {100 * share:.0f} %".replace("%", "%") in text, (n, share)
+    strong = [run["strong"] for run in (one, two)]
+    assert f"| 2^18 in all | {strong[0][0]['ms']:.2f} | {strong[1][0]['ms']:.2f} | slower than one |" in text
+    assert f"{strong[0][1]['ms'] / strong[1][2]['ms']:.1f} times as fast |" in text
