@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 import sys
 
 import pytest
@@ -53,3 +54,79 @@ def test_cheapest_is_ours_and_within_a_third():
     assert found["method"] == "laplace" and found["of ensemble of 10"][0] == 0.3 and found["reached"]
     rows[2]["ause"] = 0.4
     assert not quality.cheapest(rows, "ause")["reached"]
+
+
+def file(name):
+    path = ROOT / "benchmarks" / "results" / f"{name}-llvm.json"
+    return json.loads(path.read_text(encoding="utf-8"))["results"]
+
+
+def around(values):
+    """Mean and standard deviation over seeds, as the page prints them."""
+    return f"{statistics.fmean(values):.3f} ± {statistics.stdev(values):.3f}"
+
+
+def test_table_of_what_was_not_seen():
+    found: dict[tuple, list[float]] = {}
+    for row in file("uncertainty-unseen"):
+        found.setdefault((row["method"], row["encoding"]), []).append(row["auroc"])
+    encodings = list(dict.fromkeys(encoding for _, encoding in found))
+    for label, method in {
+        "trained with dropout 0.1, 64 masks": "dropout 0.1, masks",
+        "`posthoc_dropout`, 64 masks": "posthoc_dropout, masks",
+        "`laplace`, `std(p)`": "laplace, std",
+        "`laplace`, 64 draws": "laplace, draws",
+        "`laplace`, `spatial=16`, `std(p)`": "laplace of displacements, std",
+        "`laplace`, `spatial=16`, 64 draws": "laplace of displacements, draws",
+        "`ensemble` of 5": "ensemble of 5",
+    }.items():
+        row = " | ".join(around(found[method, encoding]) for encoding in encodings)
+        assert f"| {label} | {row} |" in PAGE, row
+    rays = [around(found["laplace of displacements, along rays", encoding]) for encoding in encodings]
+    assert f"AUROC of {rays[0]} (sinusoidal) and {rays[1]} (hash grid)" in re.sub(r"\s+", " ", PAGE)
+
+
+def test_tables_of_where_dropout_pays():
+    conditions = file("photo-dropout")["conditions"]
+    few = conditions[0]
+    ways = {way.get("decay", f"dropout {way.get('dropout')}"): way for way in few["ways"]}
+    for label, way in {
+        **{f"weight decay {d:.0f}": ways[d] for d in (0.0, 1.0, 2.0, 4.0)},
+        "dropout 0.3": ways["dropout 0.3"],
+    }.items():
+        cells = [
+            f"{statistics.fmean(way[k]):.2f} ± {statistics.stdev(way[k]):.2f}" if k in way else ""
+            for k in ("last", "best", "mean")
+        ]
+        assert f"| {label} | {' | '.join(cells)} |" in PAGE, cells
+    words = re.sub(r"\s+", " ", PAGE)
+    last, mean = (few["gains"]["0.3"][k] for k in ("last", "mean"))
+    assert f"dropout is {last[0]:.2f} ± {last[1]:.2f} dB better than the best step" in words
+    assert f"over masks is {mean[0]:.2f} ± {mean[1]:.2f} dB better" in words
+    labels = {
+        (0.1, 0.1, 128): "10 % of the pixels, noise 0.1", (0.1, 0.0, 128): "10 %, no noise",
+        (0.2, 0.1, 128): "20 %, noise 0.1",
+        (0.2, 0.1, 32): "20 %, noise 0.1, network 32 wide", (0.2, 0.1, 64): "20 %, noise 0.1, hash grid and 64 wide",
+        (0.5, 0.2, 128): "50 %, noise 0.2", (0.5, 0.0, 128): "50 %, no noise",
+    }  # fmt: skip
+    for condition in conditions:
+        label = labels[condition["fraction"], condition["noise"], condition["width"]]
+        gains = [condition["gains"][p]["last"] for p in ("0.1", "0.2", "0.3")]
+        cells = [f"{gain:+.2f} ± {spread:.2f}".replace("-", "−") for gain, spread in gains]
+        assert f"| {label} | {' | '.join(cells)} |" in PAGE, cells
+    assert len(conditions) == len(labels)
+
+
+def test_table_of_loops_and_unrolled_kernels():
+    for row in file("uncertainty")["passes"]:
+        cells = [
+            shown
+            for way in ("loop", "unrolled")
+            for shown in (f"{row[way]['compile_ms']:.0f}", few(row[way]["kernel_ms"]), few(row[way]["wall_ms"]))
+        ]
+        assert f"| {row['width']}, {row['masks']} | {' | '.join(cells)} |" in PAGE, cells
+
+
+def few(milliseconds):
+    """Two digits, or all those before the point."""
+    return f"{milliseconds:#.2g}".rstrip(".") if milliseconds < 100 else f"{milliseconds:.0f}"
