@@ -33,5 +33,5 @@ def info() -> str:
     from coopnet import backend
 
     kept = [row for row in backend.info() if row[0] not in ("kernel cache", "Python", "coopnet")]
-    rows = [(name, re.sub(r"(?<=, )/\S*/", "", found), cure) for name, found, cure in kept]
+    rows = [(name, re.sub(r"(?<!\S)/\S*/", "", found), cure) for name, found, cure in kept]
     return f"```text\n{backend.format_info(rows)}\n```"
