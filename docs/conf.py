@@ -120,8 +120,9 @@ class Flowcharts(SphinxTransform):
                 block.replace_self(nodes.raw("", f'<div class="flowchart">{picture}</div>', format="html"))
 
 
-#: Width over height beyond which a picture has several panels in a row, too small to read on a phone.
-WIDE = 2.6
+#: Width over height beyond which a picture is too small to read on a phone: one with several panels in a row, and a plot,
+#: whose labels are smaller.
+WIDE, WIDE_PLOT = 2.6, 1.7
 
 
 class Themes(SphinxTransform):
@@ -142,7 +143,7 @@ class Themes(SphinxTransform):
             if place.suffix == ".png" and place.exists() and not card:
                 with Image.open(place) as opened:
                     width, height = opened.size
-                if width > WIDE * height:
+                if width > (WIDE_PLOT if themes.dark(place).exists() else WIDE) * height:
                     picture["classes"].append("wide")
                     if not isinstance(picture.parent, nodes.TextElement):  # a paragraph is what scrolls
                         paragraph = nodes.paragraph()
