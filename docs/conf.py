@@ -120,8 +120,8 @@ class Flowcharts(SphinxTransform):
                 block.replace_self(nodes.raw("", f'<div class="flowchart">{picture}</div>', format="html"))
 
 
-#: Width over height beyond which a picture is too small to read on a phone: one with several panels in a row, and a plot,
-#: whose labels are smaller.
+#: Width over height beyond which a picture is too small to read on a phone: one with several panels in a row, and a
+#: plot, whose labels are smaller.
 WIDE, WIDE_PLOT = 2.6, 1.7
 
 
