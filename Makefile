@@ -17,7 +17,8 @@
 #   make bench      coopnet against drjit.nn and PyTorch on the CPU: figures, plots, tables
 #   make gpu-bench  the same on the GPU, with the Python on PATH
 #   make release-check  wheel and sdist: the same bits twice, metadata, empty environments of PYTHONS; they stay in dist/
-#   make release  all that a release is checked for, one after the other; release-check is its last part
+#   make release  all that a release is checked for, one after the other; release-check is its last part. With VERSION=0.2.0
+#                   it makes the release: sets the version, commits, checks, tags, and says the two commands that publish it
 #   make ranges-check  the lowest and the highest versions of dependencies that pyproject.toml accepts
 #   make mutants    mutation testing: which changes of the library would no test notice? (hours on two cores)
 #   make setup      only install
@@ -152,12 +153,22 @@ mutants: setup .venv/.mutants
 	@touch $@
 
 PYTHONS ?= $(PYTHON)
+RELEASE_PARTS := lint test test-slow test-cpus test-torch docs release-check
 release-check: setup .venv/.release
 	$(BIN)/python scripts/release.py --pythons "$(PYTHONS)"
 
 # As makes of their own: in this order also with make -j, and nothing after a failure.
 release:
-	for part in lint test test-slow test-cpus test-torch docs release-check; do $(MAKE) $$part || exit 1; done
+ifdef VERSION
+	@test -z "$$(git status --porcelain)" || { echo "coopnet: there are changes that are not committed" >&2; exit 1; }
+	"$(PYTHON)" scripts/version.py "$(VERSION)"
+	git commit --quiet --all --message "Version $(VERSION)"
+endif
+	for part in $(RELEASE_PARTS); do $(MAKE) $$part || exit 1; done
+ifdef VERSION
+	git tag --annotate "v$(VERSION)" --message "Version $(VERSION)"
+	@echo "coopnet: v$(VERSION) is tagged. To publish it: git push --follow-tags && twine upload dist/*"
+endif
 
 ranges-check: setup .venv/.release
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/ranges.py --python "$(PYTHON)"

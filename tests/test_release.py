@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import importlib.util
 import re
 
@@ -22,6 +23,30 @@ def test_one_version():
     changes = re.findall(r"^## \[?(?:Unreleased\]: )?([\d.]+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert changes[0] == re.sub(r"\.dev\d+$", "", cn.__version__)
     assert changes == sorted(changes, key=lambda v: [int(n) for n in v.split(".")], reverse=True)
+
+
+def test_a_release_and_the_development_after_it():
+    """What ``make release VERSION=`` writes."""
+    spec = importlib.util.spec_from_file_location("release_version", ROOT / "scripts" / "version.py")
+    version = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(version)
+    names = ("coopnet/version.py", "CITATION.cff", "CHANGELOG.md", "docs/installation.md")
+    before = {name: (ROOT / name).read_text(encoding="utf-8") for name in names}
+    day = datetime.date(2030, 1, 2)
+    released = version.changed(before, "9.0.0", day)
+    assert '__version__ = "9.0.0"\n' in released["coopnet/version.py"]
+    assert "\nversion: 9.0.0\n" in released["CITATION.cff"]
+    assert "\n## 9.0.0 (2030-01-02)\n" in released["CHANGELOG.md"] and "Unreleased" not in released["CHANGELOG.md"]
+    assert '\n```sh\npip install "coopnet[cli]"\n' in released["docs/installation.md"]
+    assert "no release" not in released["docs/installation.md"]
+    after = version.changed(released, "9.1.0.dev0", day)
+    assert "\n## [Unreleased]: 9.1.0\n\n## 9.0.0 (2030-01-02)\n" in after["CHANGELOG.md"]
+    assert after["docs/installation.md"] == released["docs/installation.md"]
+    assert version.changed(after, "9.1.0", day)["CHANGELOG.md"].count("(2030-01-02)") == 2
+    with pytest.raises(ValueError, match="no version"):
+        version.changed(before, "next", day)
+    with pytest.raises(ValueError, match="nothing matches"):
+        version.changed(released, "9.0.1", day)  # nothing is unreleased
 
 
 def test_licence():
