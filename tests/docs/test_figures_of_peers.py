@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from test_figures import page, results, sentences_of
+from test_figures import page, performance, results, sentences_of
 
 
 def test_dropout_in_memory_on_the_cpu():
@@ -14,6 +14,24 @@ def test_dropout_in_memory_on_the_cpu():
             times = [entries[peer, size, rows, dtype] for peer in ("copy", "coopnet", "coopnet-list", "torch")]
             cells = [*(f"{ms:.2f}" for ms in times[:3]), f"{times[3]:.1f}", f"{times[3] / times[1]:.0f}×"]
             assert f"| 2^{size}, ({rows}, n) {dtype} | {' | '.join(cells)} |" in page("dropout"), cells
+
+
+def test_what_dropout_costs_in_a_network():
+    text = sentences_of("dropout")
+
+    def cost(name, value, width, batch):
+        own = {
+            row["dropout"]: row["own"]
+            for row in performance.ratios(name, value)
+            if (row["mode"], row["width"], row["log2_batch"]) == ("train", width, batch)
+        }
+        return own[0.1] / own[0.0]
+
+    wide, narrow = (cost("networks-llvm", "wall_ms", width, 17) for width in (64, 16))
+    assert f"at width 64 take {wide:.2f} times as long with dropout, and at width 16 {narrow:.2f} times" in text
+    costs = [f"{cost('networks-cuda', 'kernel_ms', width, 20):.1f}" for width in (16, 32, 64, 128)]
+    assert f"take {costs[0]} times as long at width 16, {costs[1]} times at 32, {costs[2]} times at 64" in text
+    assert f"and {costs[3]} times at 128" in text
 
 
 def test_statistics_of_masks():
