@@ -35,7 +35,7 @@ CARDS = {
     "plot_05_eikonal": (1, 2), "plot_06_sphere_tracing": (1, 2), "plot_07_radiance_field": (2, 1),
     "plot_08_neural_material": (2, 2), "plot_09_radiance_cache": (2, 2), "plot_10_texture_compression": (1, 5),
     "plot_11_embeddings": (2, 1), "plot_12_precision": (1, 1), "plot_13_freezing": (1, 1), "plot_14_pytorch": (2, 3),
-    "plot_15_backends": (1, 3), "plot_16_checkpoints": (2, 2), "plot_17_unseen": (1, 4),
+    "plot_15_backends": (1, 4), "plot_16_checkpoints": (2, 2), "plot_17_unseen": (1, 4),
 }  # fmt: skip
 
 
