@@ -96,3 +96,23 @@ def test_steps_on_two_gpus():
     strong = [run["strong"] for run in (one, two)]
     assert f"| 2^18 in all | {strong[0][0]['ms']:.2f} | {strong[1][0]['ms']:.2f} | slower than one |" in text
     assert f"{strong[0][1]['ms'] / strong[1][2]['ms']:.1f} times as fast |" in text
+
+
+def test_the_model_of_several_gpus():
+    found, text = results("scaling-cuda"), sentences_of("distributed")
+    model = found["model"]
+    a, h, alpha = (f"{1e3 * model['a']:.2f} ms", f"{1e3 * model['h']:.2f} ms", f"{1e6 * model['alpha']:.0f} µs")
+    said = rf"$a$ = {a}, $b$ = {1e9 * model['b']:.1f} ns, $h$ = {h}, $\alpha$ = {alpha}, $1/\beta$ = "
+    assert f"{said}{1e12 * model['per_byte']:.1f} ps" in text and f"{model['bytes'] / 1e6:.1f} MB of gradients" in text
+    errors = {(e["kind"], e["world"], e["total"]): 100 * e["error"] for e in found["compared"]}
+    large, middle, small = errors["weak", 2, 2**23], errors["strong", 2, 2**22], errors["strong", 2, 2**20]
+    assert f"within {large:.0f} %, but steps of 2^19 and 2^21 samples {middle:.0f} to {small:.0f} % too long" in text
+    few, many = (next(p for p in found["predicted"] if p["world"] == world) for world in (8, 1024))
+    even = [f"${p['breaks_even_at'] / 1e5:.1f} \\cdot 10^5$" for p in (few, many)]
+    assert f"That is {even[0]} for 8 GPUs and {even[1]} for 1,024" in text
+    shares = {k: [100 * p["weak_efficiency"][str(k)] for p in (few, many)] for k in (2**18, 2**22)}
+    assert (
+        f"{shares[2**18][0]:.0f} % of the time would go into computation, and of 1,024 GPUs {shares[2**18][1]:.0f} %"
+        in text
+    )
+    assert f"with 2^22 samples, {shares[2**22][0]:.0f} % and {shares[2**22][1]:.0f} %" in text

@@ -130,3 +130,19 @@ def test_table_of_loops_and_unrolled_kernels():
 def few(milliseconds):
     """Two digits, or all those before the point."""
     return f"{milliseconds:#.2g}".rstrip(".") if milliseconds < 100 else f"{milliseconds:.0f}"
+
+
+def test_sentences_of_the_example_and_of_the_face():
+    words = re.sub(r"\s+", " ", PAGE)
+    found = file("uncertainty")["example"]
+    one, two = (100 * found[f"within {n} sigma"] for n in (1, 2))
+    assert f"{one:.1f} % lie within one predictive standard deviation and {two:.1f} % within two" in words
+    times = found["sigma in the gap"] / found["sigma on the data"]
+    share = 100 * found["curve in the gap within 2 sigma"]
+    assert f"the deviation is {times:.1f} times that on the data, but only {share:.0f} % of the curve" in words
+    (way,) = (w for w in file("photo-dropout")["conditions"][0]["ways"] if w.get("dropout") == 0.3)
+    shown = [
+        f"{statistics.fmean(way[k]):.2f} ± {statistics.stdev(way[k]):.2f}" for k in ("area by dropout", "area by edges")
+    ]
+    assert f"over 64 masks has {shown[0]} of the random order's area" in words
+    assert f"for the same picture it has {shown[1]}." in words
