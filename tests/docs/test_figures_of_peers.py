@@ -96,6 +96,18 @@ def test_steps_on_two_gpus():
     strong = [run["strong"] for run in (one, two)]
     assert f"| 2^18 in all | {strong[0][0]['ms']:.2f} | {strong[1][0]['ms']:.2f} | slower than one |" in text
     assert f"{strong[0][1]['ms'] / strong[1][2]['ms']:.1f} times as fast |" in text
+    assert f"| 2^20 in all | | {strong[1][1]['ms']:.2f} | |" in text
+    (alone,) = (row["ms"] for row in two["allreduce"] if row["bytes"] == 2**22)
+    assert f"A sum of 4 MB alone takes {alone:.2f} ms" in sentences_of("distributed")
+
+
+def test_compressed_textures_beside_bc7():
+    rows = [row for row in results("texture-third-llvm")["codecs"] if f"| {row['bits']:.2f} |" in page("textures")]
+    found = {row["codec"]: row["psnr"] for row in rows}  # of JPEG's, the one that the page has
+    ours, text = found["neural, third"], sentences_of("textures")
+    assert f"than BC7 in mode 6 (by {ours - found['BC7, mode 6']:.1f} dB)" in text
+    assert f"better encoder, which is {found['BC7'] - ours:.1f} dB ahead" in text
+    assert f"JPEG with more bits has {ours - found['JPEG']:.1f} dB less" in text
 
 
 def test_the_model_of_several_gpus():
