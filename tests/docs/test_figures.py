@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
-import sys
 
+from support.figures import page, performance, results, sentences_of
 from support.machines import ROOT
 
 from coopnet.audit import Audit, LayerAudit
 
-sys.path.insert(0, str(ROOT / "scripts"))
-
-from pages import performance
-
 #: Columns of the table in docs/many_fields.md.
 PEERS_OF_MANY = ("fit_many", "two processes", "together", "fit", "torch")
-
-
-def page(name):
-    return (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
-
-
-def results(name):
-    return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text(encoding="utf-8"))["results"]
 
 
 def test_errors_of_precision():
@@ -131,12 +118,6 @@ def test_a_long_run():
     assert f"between {min(times):.3f} and {max(times):.3f} ms a step after the" in page("reliability")
     (peak,) = {row["peak_bytes"] for row in found["rows"]}
     assert f"{peak / 1e6:.0f} MB of GPU memory throughout" in page("reliability") and found["steps"] == 100_000
-
-
-def sentences_of(name):
-    """A page, or README.md, with single blanks between words, so that sentences may be broken anywhere."""
-    path = ROOT / "README.md" if name == "README" else ROOT / "docs" / f"{name}.md"
-    return re.sub(r"\s+", " ", path.read_text(encoding="utf-8"))
 
 
 def whole_jobs(name="whole-jobs-cuda"):

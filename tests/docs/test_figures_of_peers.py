@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from test_figures import page, performance, results, sentences_of
+from support.figures import page, performance, results, sentences_of
 
 
 def test_dropout_in_memory_on_the_cpu():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from test_figures import page, results, sentences_of
+from support.figures import page, results, sentences_of
 
 
 def rows(name):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from test_figures import page, performance, results, sentences_of
+from support.figures import page, performance, results, sentences_of
 
 PAGE = "performance/gradients"
 
