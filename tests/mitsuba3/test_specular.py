@@ -60,6 +60,16 @@ def test_samples(reference, angle):
     np.testing.assert_allclose((weight * pdf)[:, smooth], value[:, smooth], rtol=2e-2 if half else 1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["mask", "blend"])
+def test_samples_beside_a_rough_metal(kind):
+    """Mitsuba's diffuse reflectance of a metal says nothing about its light: shares are those of a bright rest."""
+    rough = {"type": "roughconductor", "alpha": 0.3}
+    mask = {"type": "mask", "opacity": 0.6, "nested": rough}
+    blend = {"type": "blendbsdf", "weight": 0.6, "a": {"type": "conductor", "material": "none"}, "b": rough}
+    bs, _ = samples(varnished(reference={"mask": mask, "blend": blend}[kind]), interactions(0.6))
+    assert ((bs.sampled_type.numpy() & int(mi.BSDFFlags.Delta)) != 0).mean() == pytest.approx(0.4, abs=0.02)
+
+
 def test_parts_alone():
     bsdf, si = varnished(), interactions(0.5)
     assert bsdf.component_count() == 2 and mi.has_flag(bsdf.flags(), mi.BSDFFlags.DeltaReflection)

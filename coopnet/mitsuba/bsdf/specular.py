@@ -40,7 +40,8 @@ class Specular:
         by_number = [(every.type_mask, i) for i in self.components]
         self._asked = [(+mi.BSDFFlags.Null, every.component)] if masked else by_number
         smooth = bsdf.flags() & mi.BSDFFlags.Smooth
-        self._transmits = mi.has_flag(smooth, mi.BSDFFlags.Transmission)
+        # of anything else, Mitsuba's diffuse reflectance is not all of the light
+        self._diffuse = not smooth & +(mi.BSDFFlags.Glossy | mi.BSDFFlags.Transmission)
 
     def sample(
         self, si: Any, sample1: Any, active: Any = True, enabled: Sequence[int] | None = None, rest: bool = True,
@@ -51,7 +52,7 @@ class Specular:
 
         A single component has no randomness: its reflectance depends only on the point and ``si.wi``. Shares are in
         proportion to the reflected light, assuming that the rest reflects its diffuse reflectance of the remaining
-        light, or all of it if it transmits.
+        light, or all of it if it is glossy or transmits.
 
         Args:
             enabled: numbers of the requested components, counted among the specular ones; all by default.
@@ -71,9 +72,8 @@ class Specular:
             drawn.append((bs, weight))
             lights.append(dr.detach(spectra.brightness(weight, si.wavelengths)))
         light = sum(lights)
-        remaining = (
-            1 if self._transmits else spectra.brightness(self.bsdf.eval_diffuse_reflectance(si, active), si.wavelengths)
-        )
+        reflected = self.bsdf.eval_diffuse_reflectance(si, active) if self._diffuse else mi.Spectrum(1)
+        remaining = spectra.brightness(reflected, si.wavelengths)
         others = remaining * dr.maximum(1 - light, 0)
         share = dr.clip(light / dr.maximum(light + others, 1e-6), *SHARES) if rest else mi.Float(1)
         share = dr.detach(dr.select(light > 0, share, 0))
