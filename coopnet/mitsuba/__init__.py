@@ -35,6 +35,7 @@ from . import call_targets, variants  # noqa: F401 - call_targets is for cn.fit
 from .bsdf import lobes
 from .bsdf.decoder import Decoder
 from .bsdf.fit import BSDFFit, fit_bsdf
+from .bsdf.rgl import rgl
 from .cache import integrator  # noqa: F401 - its class is found by name
 from .cache.radiance_cache import RadianceCache
 from .fields import build, load
@@ -56,7 +57,7 @@ from .render_mc import render_mc
 __all__: list[str] = [
     "BSDFFit", "Decoder", "MERL", "NeuralBSDF", "NeuralEnvmap", "NeuralMedium", "NeuralPath", "NeuralPhase",
     "NeuralTexture", "NeuralVolpath", "NeuralVolume", "RadianceCache", "build", "fit_bsdf", "hand_over", "load",
-    "lobes", "register", "render_mc",
+    "lobes", "register", "render_mc", "rgl",
 ]  # fmt: skip
 
 

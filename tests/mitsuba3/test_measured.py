@@ -252,33 +252,71 @@ def projected_area(theta, alpha):
     return np.cos(theta) * (1 + np.sqrt(1 + (alpha * np.tan(theta)) ** 2)) / 2
 
 
-def rgl_file(path, alpha, color):
-    r"""An isotropic material in the format of Dupuy and Jakob 2018, with the BSDF times the cosine
+def rgl_file(path, alpha, color, azimuths=1, **changes):
+    r"""A material in the format of Dupuy and Jakob 2018, with the BSDF times the cosine
     :math:`c D(h) / 4 \sigma(\omega_i)`; the density that its parameterization is made of is that of the same normals.
+    With several ``azimuths`` of incidence :math:`\varphi` it is anisotropic: times :math:`1/2 + |\varphi| / \pi`.
     """
     theta_i, u = np.linspace(0, np.pi / 2 - 0.02, 8), np.linspace(0, 1, 64)
+    phi_i = np.linspace(-np.pi, np.pi, azimuths) if azimuths > 1 else np.zeros(1)
+    tint = 0.5 + np.abs(phi_i) / np.pi if azimuths > 1 else np.ones(1)
     theta, phi = u**2 * np.pi / 2, (2 * np.linspace(0, 1, 32) - 1) * np.pi
     sigma = projected_area(np.minimum(theta, np.pi / 2 - 1e-4), alpha)
-    cosine = np.sin(theta_i[:, None, None]) * np.sin(theta) * np.cos(phi)[:, None]
+    apart = phi[:, None] - phi_i[:, None, None, None]
+    cosine = np.sin(theta_i[:, None, None]) * np.sin(theta) * np.cos(apart)
     cosine = np.maximum(cosine + np.cos(theta_i[:, None, None]) * np.cos(theta), 1e-3)
-    vndf = (distribution(theta, alpha) * np.maximum(u * np.sin(theta), 1e-6) * cosine)[None]
+    vndf = distribution(theta, alpha) * np.maximum(u * np.sin(theta), 1e-6) * cosine
     arrays = {
-        "theta_i": theta_i, "phi_i": np.zeros(1), "ndf": np.tile(distribution(theta, alpha), (2, 1)),
-        "sigma": np.tile(sigma, (2, 1)), "vndf": vndf, "luminance": np.ones((1, 8, 4, 4)),
-        "rgb": np.ones((1, 8, 3, 4, 4)) * np.reshape(color, (3, 1, 1)),
-    }  # fmt: skip
-    arrays = {name: np.ascontiguousarray(value, np.float32) for name, value in arrays.items()}
+        "theta_i": theta_i, "phi_i": phi_i, "ndf": np.tile(distribution(theta, alpha), (2, 1)),
+        "sigma": np.tile(sigma, (2, 1)), "vndf": vndf, "luminance": np.ones((azimuths, 8, 4, 4)),
+        "rgb": np.ones((azimuths, 8, 3, 4, 4)) * np.multiply.outer(tint, np.reshape(color, (1, 3, 1, 1))),
+    } | changes  # fmt: skip
+    arrays = {name: np.ascontiguousarray(v, np.float32) for name, v in arrays.items() if v is not None}
     mi.tensor_io.write(str(path), description="made", jacobian=np.ones(1, np.uint8), **arrays)
 
 
-def test_rgl_files_are_learned(tmp_path, monkeypatch):
+@pytest.mark.parametrize("azimuths", [1, 9], ids=["isotropic", "anisotropic"])
+def test_rgl_files_are_learned(tmp_path, monkeypatch, azimuths):
     """By Mitsuba's own plugin."""
     alpha, color = 0.4, [0.9, 0.5, 0.2]
-    rgl_file(tmp_path / "made_rgb.bsdf", alpha, color)
-    measured = mi.load_dict({"type": "measured", "filename": str(tmp_path / "made_rgb.bsdf")})
+    rgl_file(tmp_path / "made_rgb.bsdf", alpha, color, azimuths)
+    measured = cn.mitsuba.rgl(tmp_path / "made_rgb.bsdf")
     wi, wo = pairs(500, least=0.2)
     theta_h = np.arccos(np.clip(ref.interface_normals(wi, wo, 1.0)[2], -1, 1))
     expected = distribution(theta_h, alpha) / (4 * projected_area(np.arccos(np.minimum(wi[2], 1)), alpha))
-    np.testing.assert_allclose(values(measured, wi, wo), np.outer(color, expected), rtol=0.02)
-    found = learn(measured, monkeypatch)
-    assert found.relative_error < 0.3 and found.albedo == pytest.approx(found.reference_albedo, rel=0.1)
+    if azimuths > 1:
+        expected *= 0.5 + np.abs(np.arctan2(wi[1], wi[0])) / np.pi
+    np.testing.assert_allclose(values(measured, wi, wo), np.outer(color, expected), rtol=0.02 if azimuths == 1 else 0.1)
+    if azimuths == 1:
+        found = learn(measured, monkeypatch)
+        assert found.relative_error < 0.3 and found.albedo == pytest.approx(found.reference_albedo, rel=0.1)
+
+
+def test_rgl_files_that_are_refused(tmp_path):
+    path = tmp_path / "made_rgb.bsdf"
+    rgl_file(path, 0.4, [0.9, 0.5, 0.2])
+    whole = path.read_bytes()
+    cases = [
+        (whole[:-4], f"a truncated RGL file: it has {len(whole) - 4} of at least {len(whole)} bytes"),
+        (whole[: len(whole) // 2], "a truncated RGL file: it has"),
+        (whole[:100], "a truncated or damaged RGL file: its list of fields cannot be read"),
+        (whole[:11], "no RGL file: it does not begin as one"),
+        (b"P6 1000 1000", "no RGL file: it does not begin as one"),
+        (whole[:-4] + struct.pack("<f", np.nan), "a damaged RGL file: not all numbers of rgb are finite"),
+        (whole.replace(b"ndf\x02\x00\n", b"ndf\x02\x00\x09", 1), "a damaged RGL file: ndf is not in single precision"),
+    ]
+    for data, message in cases:
+        path.write_bytes(data)
+        with pytest.raises(ValueError, match=message):
+            cn.mitsuba.rgl(path)
+    for name, message in (
+        ("rgb", "without the field rgb; take the file with rgb in"),
+        ("ndf", "the fields ndf are miss"),
+    ):
+        rgl_file(path, 0.4, [0.9, 0.5, 0.2], **{name: None})
+        with pytest.raises(ValueError, match=message):
+            cn.mitsuba.rgl(path)
+    with pytest.raises(FileNotFoundError):
+        cn.mitsuba.rgl(tmp_path / "missing")
+    with pytest.raises(TypeError, match="rgl: filename is a int; a string or path is needed"):
+        cn.mitsuba.rgl(3)

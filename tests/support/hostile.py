@@ -524,6 +524,7 @@ def _valid_in_mitsuba(backend: str) -> dict[str, dict[str, Any]]:
         "mitsuba NeuralTexture": {"field": unbuilt.build(backend)},
         "mitsuba NeuralBSDF": {"decoder": plugins.Decoder(decoder), "latent": (0.1, 0.2)},
         "mitsuba RadianceCache": {"scene": scene, "field": None}, "mitsuba MERL": {"filename": "file.binary"},
+        "mitsuba rgl": {"filename": "file.bsdf"},
         "mitsuba fit_bsdf": glass, "mitsuba render_mc": {"scene": scene, "samples": 2, "key": cn.Key(1), "spp": 1},
     }  # fmt: skip
 

@@ -12,5 +12,6 @@
 :mod:`.lobe_fit`      fitting the lobes
 :mod:`.files`         files of neural BSDFs
 :mod:`.merl`          tables of measured BSDFs, as targets of a fit
+:mod:`.rgl`           files of measured BSDFs that Mitsuba reads, checked
 ====================  =================================================================
 """
