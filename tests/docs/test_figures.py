@@ -85,6 +85,8 @@ def test_learned_materials():
         shares = [f"{100 * picture[kind]:.1f} %" for kind in ("error", "noise")]
         assert f"| {' | '.join([name, *errors, *albedos, *shares])} |" in page("mitsuba")
         assert plain["relative_error"] > row["relative_error"]
+        if row["reference_spread"] > 0.1:
+            assert row["spread"] < 1.5 * row["reference_spread"], name
     assert {"roughdielectric 0.3", "principled glass", "principledthin"} <= set(materials)
 
 
