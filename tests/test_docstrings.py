@@ -73,6 +73,7 @@ def surroundings(ns, backend, name):
         volume, sdf = (cn.NeuralField(None, cn.MLP(3, n, width=16, depth=1)).build(backend) for n in (4, 1))
         scope |= {"o": o, "d": d, "p": o, "grid": grid, "volume": volume, "sdf": sdf}
         scope["seen"] = cn.render.ray_march(volume, o, d, 0.5, 3.5, steps=4)
+        scope["visits"] = cn.render.Visits(4, -1, 1, backend)
     if name == "laplace":
         rays = [v + dr.zeros(ns.Float, 64) for v in (u, v, -2, 0, 0, 1)]
         scope["rays"] = lambda key: ((ns.Array3f(*rays[:3]), ns.Array3f(*rays[3:])), [u, v, w])
@@ -114,8 +115,12 @@ def test_examples_run(ns, backend, name, tmp_path, monkeypatch):
         return build(self, backend, *args, **rest)
 
     monkeypatch.setattr(cn.NeuralField, "build", build_here)
-    grid = cn.render.OccupancyGrid
-    monkeypatch.setattr(cn.render, "OccupancyGrid", lambda *args, **rest: grid(*args, backend=backend, **rest))
+    for made in (cn.render.OccupancyGrid, cn.render.Visits):
+
+        def make_here(*args, made=made, **rest):
+            return made(*args, backend=backend, **rest)
+
+        monkeypatch.setattr(cn.render, made.__name__, make_here)
     train = cn.fit
     monkeypatch.setattr(cn, "fit", lambda f, b, steps, **rest: train(f, b, 3, progress=False, **rest))
     if name == "load" or name == "io.read":

@@ -126,3 +126,46 @@ def occupancy_update(
     density = np.where(np.isfinite(density), density, 0.0) * decay
     density[cells] = np.maximum(density[cells], sampled)
     return density, density > min(threshold, density.mean())
+
+
+def visits(
+    sigma: Array, p: Array, length: Array, sides: Array, resolution: Any, lower: Any, upper: Any
+) -> tuple[Array, Array]:
+    """(n, transmittances): visits of the cells ``(z, y, x)`` of a box by samples at ``p``, ``(3, steps, rays)``.
+
+    A sample adds the fourth power of the transmittance in front of it, times the length of its bin in ``sides`` of a
+    cell, ``(rays,)``.
+
+    >>> p = np.full((3, 2, 1), 0.5)
+    >>> n, left = ref.visits(np.full((2, 1), np.log(2)), p, np.ones(1), np.full(1, 3.0), (1, 1, 1), 0, 1)
+    >>> n.ravel().tolist()
+    [3.1875]
+    """
+    tau = sigma * length
+    left = np.exp(-(np.cumsum(tau, axis=0) - tau))
+    position = ((p.T - lower) / (np.subtract(upper, lower) / np.asarray(resolution))).T
+    inside = np.all((position >= 0) & (position < np.reshape(resolution, (3, 1, 1))), axis=0)
+    x, y, z = position[:, inside].astype(int)
+    n = np.zeros(tuple(resolution)[::-1])
+    np.add.at(n, (z, y, x), (left**4 * sides)[inside])
+    return n, left
+
+
+def unseen(n: Array, p: Array, lower: Any, upper: Any) -> Array:
+    """1 / (1 + n) at places ``(3, ...)``, with ``n`` linear between the middles of cells; 1 outside of the box.
+
+    >>> ref.unseen(np.full((1, 1, 1), 3.0), np.array([[0.5, 2.0], [0.5, 0.5], [0.5, 0.5]]), 0, 1).tolist()
+    [0.25, 1.0]
+    """
+    resolution = np.array(n.shape[::-1])
+    position = ((p.T - lower) / (np.subtract(upper, lower) / resolution)).T
+    sides = resolution.reshape(3, *[1] * (p.ndim - 1))
+    inside = np.all((position >= 0) & (position < sides), axis=0)
+    place = np.clip(np.where(inside, position, 0) - 0.5, 0, sides - 1)
+    low = np.floor(place).astype(int)
+    total = np.zeros(p.shape[1:])
+    for corner in np.ndindex(2, 2, 2):
+        bits = np.reshape(corner, (3, *[1] * (p.ndim - 1)))
+        x, y, z = np.minimum(low + bits, sides - 1)
+        total += np.prod(np.where(bits, place - low, 1 - (place - low)), axis=0) * n[z, y, x]
+    return np.where(inside, 1 / (1 + total), 1.0)

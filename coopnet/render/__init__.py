@@ -17,7 +17,9 @@ volumes
 :mod:`.rays`               the samples of rays
 :mod:`.compositing`        emission and absorption of samples in memory
 :mod:`.radiance`           density and color of a field
-:mod:`.occupancy`          cells that are not empty
+:mod:`.cells`              a box of cells
+:mod:`.occupancy`          which of them are not empty
+:mod:`.visits`             how often rays have come to them
 =========================  ============================================
 """
 
@@ -28,8 +30,9 @@ from .ray_march import March, ray_march
 from .ray_march_mc import MarchMoments, ray_march_mc
 from .sphere_trace import SurfaceHit, sphere_trace
 from .visibility import soft_visibility
+from .visits import Visits
 
 __all__ = [
-    "March", "MarchMoments", "OccupancyGrid", "SurfaceHit", "ray_march", "ray_march_mc", "soft_visibility",
-    "sphere_trace",
+    "March", "MarchMoments", "OccupancyGrid", "SurfaceHit", "Visits", "ray_march", "ray_march_mc",
+    "soft_visibility", "sphere_trace",
 ]  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,27 +17,23 @@ from ..checks import (
     check_same_backend,
     check_type,
     ensure,
-    entries,
-    is_int,
-    is_number,
 )
 from ..checks.sizes import check_entries
 from ..jit import kinds
 from ..random.key import Key
 from ..training.sampling import uniform
-from .arguments import Rays, vector
+from .arguments import vector
+from .cells import BoxOfCells
 from .radiance import Radiance
 from .rays import SampledRays
 
 #: Bits of a word.
 WORD = 32
-#: Most cells along an axis: their product must fit 32 bits.
-MAX_RESOLUTION = 1024
 #: Stream of :func:`coopnet.uniform` that points of cells are drawn from.
 CELL_STREAM = (1 << 31) - 2
 
 
-class OccupancyGrid:
+class OccupancyGrid(BoxOfCells):
     r"""A bit for each cell of a box, 0 if the cell is empty. Rays skip empty cells, and everything outside the box.
 
     :meth:`update` keeps a density for each cell: the larger of the previous one times ``decay`` and a new sample at a
@@ -70,20 +65,15 @@ class OccupancyGrid:
         self, resolution: int | Sequence[int] = 128, lower: Any = 0.0, upper: Any = 1.0, backend: Any = "auto"
     ):
         where = "OccupancyGrid"
-        three = [resolution] * 3 if is_int(resolution) else _three(where, "resolution", resolution)
-        self.resolution = tuple(check_int(where, "resolution", n, 1, MAX_RESOLUTION) for n in three)
-        self.lower, self.upper = _corner(where, "lower", lower), _corner(where, "upper", upper)
-        ok = all(a < b for a, b in zip(self.lower, self.upper, strict=True))
-        ensure(ok, f"{where}: lower is {self.lower} and upper {self.upper}; each of lower must be less.")
+        super().__init__(where, resolution, lower, upper)
         check_entries(where, "cells", (self._padded(),), on_host=False)
         ns = namespace(require(backend))
         self.density = dr.full(ns.Float32, dr.inf, self._padded())
         self.bits = dr.full(ns.UInt32, 0xFFFFFFFF, self._padded() // WORD)
 
     @property
-    def cells(self) -> int:
-        """Number of cells."""
-        return math.prod(self.resolution)
+    def _home(self) -> Any:
+        return self.bits
 
     def _padded(self) -> int:
         return -(-self.cells // WORD) * WORD
@@ -118,23 +108,6 @@ class OccupancyGrid:
         """Mask of the cells ``number`` whose bit is set."""
         word = dr.gather(type(self.bits), self.bits, number // WORD, active)
         return ((word >> (number % WORD)) & 1) == 1
-
-    def interval(self, o: Any, d: Any = None) -> tuple[Any, Any]:
-        """``(near, far)``: where rays ``o + t d``, :math:`t >= 0`, enter and leave the box; ``far < near`` for others.
-
-        Raises:
-            ValueError, TypeError: as :func:`ray_march`, whose ``o`` and ``d`` these are.
-
-        >>> near, far = grid.interval(o, d)
-        """
-        rays = Rays(o, d, "OccupancyGrid.interval", self.bits)
-        near, far = 0.0, dr.inf
-        for a, b, origin, direction in zip(self.lower, self.upper, rays.o, rays.d, strict=True):
-            first, second = (a - origin) / direction, (b - origin) / direction
-            parallel, inside = direction == 0, (origin >= a) & (origin <= b)
-            near = dr.maximum(near, dr.select(parallel, 0, dr.minimum(first, second)))
-            far = dr.minimum(far, dr.select(parallel, dr.select(inside, dr.inf, -1), dr.maximum(first, second)))
-        return near, far
 
     def share(self) -> float:
         """The share of cells that are occupied; reads them.
@@ -174,9 +147,6 @@ class OccupancyGrid:
         # from a sample to the face, in bins; slightly less, since rounding may have put either on the wrong side
         bins = dr.clip(t / rays.dt * (1 - 1e-4) + rays.offset(i) - 1e-3, 0, rays.steps)
         return i + rays.uint32(dr.select(bins == bins, bins, 0))
-
-    def _scale(self) -> list[float]:
-        return [n / (b - a) for n, a, b in zip(self.resolution, self.lower, self.upper, strict=True)]
 
     # ---- changes --------------------------------------------------------
 
@@ -263,20 +233,6 @@ class OccupancyGrid:
     def check_backend(self, leaf: type, where: str) -> None:
         """Raise ``TypeError`` unless the grid lives on the backend of ``leaf``."""
         check_same_backend(f"{where}: occupancy lives", self.bits, ", the rays", leaf)
-
-    def __repr__(self) -> str:
-        return f"OccupancyGrid(resolution={self.resolution}, lower={self.lower}, upper={self.upper})"
-
-
-def _three(where: str, name: str, value: Any) -> list:
-    components = entries(where, name, value) if isinstance(value, (list, tuple)) else []
-    check(len(components) == 3, where, name, value, "one number, or three,")
-    return components
-
-
-def _corner(where: str, name: str, value: Any) -> tuple:
-    components = [value] * 3 if is_number(value) else _three(where, name, value)
-    return tuple(check_number(where, name, v) for v in components)
 
 
 def _numbers(where: str, values: Any) -> Any:

@@ -398,6 +398,7 @@ def _instance(cls: type, ns: ModuleType, backend: str) -> Any:
         return cls(_instance(cn.NeuralField, ns, backend))
     made = {
         cn.render.OccupancyGrid: lambda: cn.render.OccupancyGrid(4, backend=backend),
+        cn.render.Visits: lambda: cn.render.Visits(4, backend=backend),
         cn.Residual: lambda: cn.Residual(cn.Linear(2, 2)),
         cn.Skip: lambda: cn.Skip(cn.Linear(2, 2)),
         cn.Heads: lambda: cn.Heads(None, {"a": cn.Linear(2, 1), "b": cn.Linear(2, 2)}),
@@ -439,6 +440,7 @@ def _valid(ns: ModuleType, backend: str) -> dict[str, dict[str, Any]]:
     volume = cn.NeuralField(None, cn.MLP(3, 4, width=4, depth=1, dropout=0.1)).build(backend)
     rays = {"o": o, "d": d, "t_max": 4.0, "near": 0.5, "far": 3.0, "width": 0.1, "sdf": sdf, "active": True}
     marched = {"field": volume, "steps": 2, "jitter": True, "density": "softplus", "color": "sigmoid"}
+    counted = {"field": volume, "near": 0.5, "far": 3.5, "steps": 2, "density": "softplus"}
     three = drnn.CoopVec(ns.Float(0.25), ns.Float(0.5), ns.Float(0.75))
     return (_valid_in_mitsuba(backend) if _installed("mitsuba.python") else {}) | {
         "*": {
@@ -488,6 +490,8 @@ def _valid(ns: ModuleType, backend: str) -> dict[str, dict[str, Any]]:
         "OccupancyGrid": {"resolution": 4, "lower": -1.0, "upper": 1.0}, "OccupancyGrid.occupied": {"p": o},
         "OccupancyGrid.interval": rays, "OccupancyGrid.update": {"field": volume, "key": cn.Key(1)},
         "OccupancyGrid.set_density": {"values": np.ones(64), "threshold": 0.5},
+        "Visits": {"resolution": 4, "lower": -1.0, "upper": 1.0}, "Visits.unseen": {"p": o},
+        "Visits.add": rays | counted, "Visits.along": rays | counted, "Visits.interval": rays,
         "to": {"tree": [{"field": field}, (p, y)]}, "export": {"target": "c", "path": "field.c", "name": "field"},
         "Reflection": {"decoder": field, "latent": (0.1, 0.2)},
         "with_backend": {"function": lambda *values, **options: values, "args": [p, field], "kwargs": {"y": y}},
@@ -533,7 +537,7 @@ def _valid_in_mitsuba(backend: str) -> dict[str, dict[str, Any]]:
 CALLED = {
     "batch", "objective", "loss", "penalty", "metric", "write", ("numerical_gradient", "field"), ("fit", "lr"),
     ("sphere_trace", "sdf"), ("soft_visibility", "sdf"), ("ray_march", "field"), ("OccupancyGrid.update", "field"),
-    ("with_backend", "function"),
+    ("Visits.add", "field"), ("Visits.along", "field"), ("with_backend", "function"),
 }  # fmt: skip
 #: Values that ask for work of hours rather than make an error: (target, parameter) -> most of an int.
 PATIENCE = {

@@ -1,0 +1,201 @@
+"""How often rays have come to a place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import drjit as dr
+
+from ..backend import namespace, require
+from ..checks import check_backend, check_int, check_same_backend
+from ..checks.sizes import check_entries
+from ..field import NeuralField
+from .arguments import Rays, kept, vector
+from .cells import BoxOfCells
+from .march_loop import Marcher
+from .radiance import Radiance
+from .ray_march import MAX_STEPS
+from .rays import SampledRays
+
+#: Visits are counted in units of 1 / UNIT, as integers: sums do not depend on the order of the rays.
+UNIT = 1 << 20
+#: A ray is followed while more light than this is left; 2^-5 to the fourth is the unit of a visit.
+DARK = 2.0**-5
+
+
+class Visits(BoxOfCells):
+    r"""How often rays have come to the cells of a box: which places of a radiance field its cameras have seen.
+
+    :meth:`add` follows rays through a trained field, those of its training. A sample :math:`i` of a ray adds
+
+    .. math:: T_i^4\, \ell
+
+    to the number :math:`n` of its cell, with the transmittance :math:`T_i` in front of it, and the length :math:`\ell`
+    of its bin in sides of a cell. So a ray counts as about one visit of every cell that it crosses. Half of the light
+    is a sixteenth of a visit: behind a surface that the field has learned in part, nothing counts as seen. Then
+
+    .. math:: u(p) = \frac{1}{1 + n(p)}, \qquad U = \max_i\, T_i\, u(p_i)
+
+    say how little is known of a place (:meth:`unseen`; :math:`n` is interpolated linearly between the middles of
+    cells), and of a ray (:meth:`along`): 0 if it ends before it comes to a place that was not seen, 1 if it comes to
+    one with all its light. Only densities are used, so it works for all fields, with a grid or without.
+
+    It is a Dr.Jit PyTree of one array, ``counts``: a ``UInt64`` per cell, :math:`2^{20} n` rounded. Sums do not depend
+    on the order of the rays. Cell :math:`(x, y, z)` has the number :math:`x + R_x (y + R_y z)`.
+
+    Args:
+        resolution: cells along each axis, an int or three, at most 1024. Take cells about as wide as a pixel where it
+            sees the scene: in smaller ones, there are gaps between rays.
+        lower, upper: corners of the box, a number or three each.
+        backend: ``"llvm"``, ``"cuda"`` or ``"auto"``.
+
+    Raises:
+        ValueError, TypeError: arguments of other kinds or out of range.
+        BackendError: no such backend here.
+
+    >>> visits = cn.render.Visits(24, lower=-1, upper=1)
+    >>> visits.add(volume, o, d, 0.5, 3.5, steps=64)
+    >>> unseen = visits.along(volume, o, d, 0.5, 3.5, steps=64)
+    """
+
+    DRJIT_STRUCT = {"resolution": tuple, "lower": tuple, "upper": tuple, "counts": object}
+
+    def __init__(self, resolution: int | Sequence[int] = 32, lower: Any = 0.0, upper: Any = 1.0, backend: Any = "auto"):
+        super().__init__("Visits", resolution, lower, upper)
+        check_entries("Visits", "cells", (self.cells,), 8, on_host=False)
+        self.counts = dr.zeros(namespace(require(backend)).UInt64, self.cells)
+
+    @property
+    def _home(self) -> Any:
+        return self.counts
+
+    def add(
+        self, field: NeuralField | Callable, o: Any, d: Any = None, near: Any = None, far: Any = None,
+        steps: Any = None, *, density: str = "softplus", active: Any = True,
+    ) -> None:  # fmt: skip
+        """Follow rays through ``field``, and add their visits.
+
+        Args:
+            field, o, d, near, far, density, active: as in :func:`ray_march`. Samples lie in the middles of their bins,
+                and keys draw nothing.
+            steps: number of bins; enough that they are shorter than the cells.
+
+        Raises:
+            ValueError, TypeError: as :func:`ray_march`.
+
+        >>> visits.add(volume, o, d, 0.5, 3.5, steps=64)
+        """
+        where = "Visits.add"
+        with dr.suspend_grad():
+            rays, marcher = self._rays(where, field, o, d, near, far, steps, density, active, DARK)
+            squares = [dr.square(v * s) for v, s in zip(rays.d, self._scale(), strict=True)]
+            unit = rays.dt * dr.sqrt(sum(squares)) * UNIT
+            uint64 = type(self.counts)
+            counts = dr.opaque(uint64, 0, self.cells)
+
+            def visit(i: Any, transmittance: Any, state: list, active: Any) -> tuple:
+                p = rays.point(rays.distance(i))
+                positions, inside = self._positions(p, active)
+                visits = uint64(dr.square(dr.square(transmittance)) * unit + 0.5)
+                dr.scatter_reduce(dr.ReduceOp.Add, counts, visits, self._number(positions), inside)
+                return self._behind(marcher, rays, p, transmittance, active), state
+
+            dr.eval(marcher.along(rays, visit, [], "coopnet.visits"))
+            self.counts = self.counts + counts
+            dr.eval(self.counts)
+
+    def unseen(self, p: Any) -> Any:
+        """How little is known of the places ``p``, a ``Float`` in (0, 1]: 1 where no ray has come, and outside the box.
+
+        Raises:
+            ValueError, TypeError: ``p`` is not what origins may be in :func:`ray_march`, or lives on another backend.
+
+        >>> unknown = visits.unseen(p)
+        """
+        where = "Visits.unseen"
+        p = vector(where, "p", p, type(self.counts))
+        check_backend(f"{where}: p is", p, self.counts, "the visits")
+        with dr.suspend_grad():
+            return self._unseen(list(p), True, outside=1)
+
+    def along(
+        self, field: NeuralField | Callable, o: Any, d: Any = None, near: Any = None, far: Any = None,
+        steps: Any = None, *, density: str = "softplus", active: Any = True,
+    ) -> Any:  # fmt: skip
+        """How little is known of what rays see, a ``Float`` in [0, 1]: the largest share of their light with which they
+        come to a place in the box that was not seen. One kernel.
+
+        Args:
+            field, o, d, near, far, steps, density, active: as in :meth:`add`. The field is usually the same.
+
+        Returns:
+            ``Float``; 0 for rays that are not marched, and for those that do not come to the box.
+
+        Raises:
+            ValueError, TypeError: as :func:`ray_march`.
+
+        >>> trusted = visits.along(volume, o, d, 0.5, 3.5, steps=64) < 0.5
+        """
+        where = "Visits.along"
+        with dr.suspend_grad():
+            rays, marcher = self._rays(where, field, o, d, near, far, steps, density, active, 0.0)
+
+            def visit(i: Any, transmittance: Any, state: list, active: Any) -> tuple:
+                p = rays.point(rays.distance(i))
+                found = transmittance * self._unseen(p, active, outside=0)
+                return self._behind(marcher, rays, p, transmittance, active), [dr.maximum(state[0], found)]
+
+            return marcher.along(rays, visit, [0], "coopnet.unseen")[0]
+
+    def _rays(
+        self,
+        where: str,
+        field: Any,
+        o: Any,
+        d: Any,
+        near: Any,
+        far: Any,
+        steps: Any,
+        density: str,
+        active: Any,
+        dark: float,
+    ) -> tuple[SampledRays, Marcher]:
+        steps = check_int(where, "steps", steps, 1, MAX_STEPS)
+        radiance = Radiance(field, density, "none", where)
+        checked = Rays(o, d, where, field, self.counts)
+        rays, _ = SampledRays.of(checked, near, far, steps, None, False, "off", active)
+        check_same_backend(f"{where}: the visits live", self.counts, ", the rays", rays.float32)
+        radiance.probe(rays.float32, None)
+        return rays, Marcher(radiance, None, kept(checked.leaf(dark)))
+
+    def _behind(self, marcher: Marcher, rays: SampledRays, p: list, transmittance: Any, active: Any) -> Any:
+        """The light that is left behind a sample."""
+        return transmittance * dr.exp(-marcher.radiance(p, rays.d, None, active)[0] * rays.dt)
+
+    def _positions(self, p: list, active: Any = True) -> tuple[list, Any]:
+        """Places in units of cells, and the mask of those in the box; 0 for others."""
+        positions = [(v - a) * s for v, a, s in zip(p, self.lower, self._scale(), strict=True)]
+        for v, n in zip(positions, self.resolution, strict=True):
+            active = active & (v >= 0) & (v < n)
+        return [dr.select(active, v, 0) for v in positions], active
+
+    def _number(self, cell: list) -> Any:
+        x, y, z = (dr.uint32_array_t(type(self.counts))(v) for v in cell)
+        return dr.fma(dr.fma(z, self.resolution[1], y), self.resolution[0], x)
+
+    def _unseen(self, p: list, active: Any, outside: float) -> Any:
+        positions, inside = self._positions(p, active)
+        places = [dr.clip(v - 0.5, 0, n - 1) for v, n in zip(positions, self.resolution, strict=True)]
+        lowest = [dr.floor(v) for v in places]
+        fractions = [v - low for v, low in zip(places, lowest, strict=True)]
+        total: Any = 0
+        for corner in range(8):
+            weight, cell = 1, []
+            for k, (low, f, n) in enumerate(zip(lowest, fractions, self.resolution, strict=True)):
+                upper = corner >> k & 1
+                weight = weight * (f if upper else 1 - f)
+                cell.append(dr.minimum(low + upper, n - 1))
+            count = dr.gather(type(self.counts), self.counts, self._number(cell), inside)
+            total = dr.fma(weight, type(weight)(count), total)
+        return dr.select(inside, dr.rcp(1 + total * (1 / UNIT)), outside)
