@@ -36,6 +36,9 @@ MEMBERS = 10
 #: Members that are trained for a third of the steps: together for less than a third of the time of the others.
 SHORT = 9
 SHORT_TRAININGS = f"ensemble of {SHORT}, a third of the steps"
+#: A longer training of ``views``: twice the rays, more samples along each, more steps.
+LONG = {"rays": 512, "bins": 48}
+LONG_STEPS = 8 / 3
 
 
 def main() -> None:
@@ -124,11 +127,14 @@ class Methods:
             known = task.laplace(fields[0], seed, truth=True)
             yield self.timed("laplace, true geometry", more, lambda: task.std(known, draws, seed))
             yield self.row("distance, true geometry", value, np.broadcast_to(task.gap, value.shape), 0, 0)
+            yield from self.visited(fields[0], value, [posterior], more)
         several = [posterior]
         for count, field in zip((2, 3), fields[1:], strict=False):
             several = [*several, task.laplace(field, seed + count)]
             cost = (count - 1) * self.plain + count * more
             yield self.timed(f"laplace of {count}", cost, lambda f=several: task.mixture(f, draws, seed))
+            if task.name == "views":
+                yield self.timed(f"laplace of {count} and visits", cost + self.counting, lambda f=several: self.both(f))
         if task.name != "views":  # in a radiance field, colours do not follow a place alone
             places, _ = cpu(lambda: task.displaced(fields[0], seed))
             places, more = cpu(lambda: task.displaced(fields[0], seed))
@@ -157,6 +163,37 @@ class Methods:
             (mean, deviation), seconds = cpu(task.process)
             row = self.row("Gaussian process", mean, deviation, 0, 0)
             yield row | {"train": seconds / self.plain, "evaluate": None}  # both in one
+
+    def visited(self, field: Any, value: Any, posteriors: list, more: float) -> Any:
+        """What rays have visited, alone and with a posterior; with the true surfaces; and after a longer training."""
+        task, shape = self.task, value.shape
+        task.visits(field)
+        self.visits, self.counting = cpu(lambda: task.visits(field))
+        self.counted = field
+        unknown = self.task.unknown
+        yield self.timed(
+            "visits", self.counting, lambda: (value, np.broadcast_to(unknown(self.visits, field), shape))
+        )
+        yield self.timed("laplace and visits", more + self.counting, lambda: self.both(posteriors))
+        known = task.visits(None, task.reached)
+        true = np.broadcast_to(unknown(known, None, task.true), shape)
+        yield self.row("visits, true geometry", value, true, 0, 0)
+        seen = np.broadcast_to(unknown(known, field), shape)
+        yield self.row("visits, true geometry of the training", value, seen, 0, 0)
+
+        vars(task).update(LONG)
+        steps = max(1, round(LONG_STEPS * self.steps))
+        longer, seconds = cpu(lambda: task.train(self.encoding, "plain", self.seed, steps))
+        long_value = task.value(longer)
+        row = (long_value, np.broadcast_to(unknown(task.visits(longer), longer), shape))
+        yield self.row("visits, longer training", *row, seconds - self.plain, 0)
+        for name in LONG:
+            delattr(task, name)
+
+    def both(self, posteriors: list) -> tuple[np.ndarray, np.ndarray]:
+        """Variances of posteriors times how little is known of what a ray sees."""
+        mean, deviation = self.task.mixture(posteriors, self.draws, self.seed)
+        return mean, deviation * np.sqrt(self.task.unknown(self.visits, self.counted))
 
     def timed(self, name: str, more: float, moments: Callable[[], Any]) -> dict[str, Any]:
         """A method that takes ``more`` seconds than training a plain field, and what it says."""
@@ -308,7 +345,8 @@ def regularized(args: Any) -> Iterator[Part]:
 #: Methods in the table of the page.
 SHOWN = (
     "gradient length", "MC dropout 0.1", "ConcreteDropout", "DropLevels 0.1", "posthoc_dropout", "laplace",
-    "laplace of 2", "laplace of 3", "displacements", "displacements of 2", "displacements of 3", "ensemble of 3",
+    "laplace of 2", "laplace of 3", "visits", "laplace and visits", "laplace of 2 and visits",
+    "laplace of 3 and visits", "displacements", "displacements of 2", "displacements of 3", "ensemble of 3",
     "ensemble of 5", "ensemble of 10", SHORT_TRAININGS,
 )  # fmt: skip
 OURS = (
@@ -319,6 +357,10 @@ OURS = (
     "laplace",
     "laplace of 2",
     "laplace of 3",
+    "visits",
+    "laplace and visits",
+    "laplace of 2 and visits",
+    "laplace of 3 and visits",
     "displacements",
     "displacements of 2",
     "displacements of 3",

@@ -284,6 +284,8 @@ class Views(Task):
     denser = 0.3
     #: Light that is left where the points end that a posterior takes as seen.
     lit = 0.8
+    #: Cells along each axis in which visits are counted, about as wide as a pixel.
+    cells = 24
 
     name, outputs, steps, noise = "views", 4, 300, 0.02
     side, rays, bins, points = 32, 1 << 8, 28, 1 << 15
@@ -317,6 +319,8 @@ class Views(Task):
         self.truth, self.surface = np.concatenate([colour, far[None]]), np.isfinite(far)
         points = o + d * np.where(self.surface, far, 0)
         self.unseen = ~self.visible(points)
+        #: Distances to the true surfaces, infinite for the sky.
+        self.true = far
         #: How far the true surfaces are from the closest point that a ray of the training hits.
         self.gap = np.where(self.surface, self.distance(points), 0)
         self.matter = self.surface & ~(self.unseen & (self.gap < self.pixel()))
@@ -451,6 +455,25 @@ class Views(Task):
             seen = cn.render.ray_march(deviation, *rays, near, far, self.bins, density="none", color="none")
             depth = seen.depth + seen.transmittance * dr.maximum(far, near)
         return seen.color.numpy()[0].astype(np.float64), depth.numpy().astype(np.float64)
+
+    def visits(self, field: Any, reached: Any = None) -> Any:
+        """Where the rays of the training have been; with ``reached``, up to these distances, through nothing."""
+        visits = cn.render.Visits(self.cells, 0, 1, self.backend)
+        visits.add(*self.to_count(field, *self.known[:2], reached), density="exp" if reached is None else "none")
+        return visits
+
+    def unknown(self, visits: Any, field: Any, reached: Any = None) -> np.ndarray:
+        """How little is known of what the rays see that are asked about."""
+        rays = self.to_count(field, self.origins, self.directions, reached)
+        return visits.along(*rays, density="exp" if reached is None else "none").numpy().astype(np.float64)
+
+    def to_count(self, field: Any, o: list, d: list, reached: Any) -> tuple:
+        o, d = (self.ns.Array3f(v) for v in (o, d))
+        near, far = self.box.interval(o, d)
+        if reached is None:
+            return field, o, d, near, far, 2 * self.bins
+        far = dr.minimum(far, self.ns.Float(reached.astype(np.float32)))
+        return (lambda p, d, key, active: (0 * p.x, [0 * p.x] * 3)), o, d, near, far, 2 * self.bins
 
     def gradient(self, field: Any) -> np.ndarray:
         shape = (4, len(self.asked), self.side, self.side)

@@ -128,26 +128,25 @@ def occupancy_update(
     return density, density > min(threshold, density.mean())
 
 
-def visits(
-    sigma: Array, p: Array, length: Array, sides: Array, resolution: Any, lower: Any, upper: Any
-) -> tuple[Array, Array]:
-    """(n, transmittances): visits of the cells ``(z, y, x)`` of a box by samples at ``p``, ``(3, steps, rays)``.
+def visits(sigma: Array, p: Array, length: Array, resolution: Any, lower: Any, upper: Any) -> tuple[Array, Array]:
+    """(n, transmittances): visits of the cells ``(z, y, x)`` of a box by rays with samples at ``p``, ``(3, steps,
+    rays)``.
 
-    A sample adds the fourth power of the transmittance in front of it, times the length of its bin in ``sides`` of a
-    cell, ``(rays,)``.
+    The first of a ray's consecutive samples in one cell adds the fourth power of the transmittance in front of it.
 
-    >>> p = np.full((3, 2, 1), 0.5)
-    >>> n, left = ref.visits(np.full((2, 1), np.log(2)), p, np.ones(1), np.full(1, 3.0), (1, 1, 1), 0, 1)
+    >>> p = np.full((3, 4, 1), 0.5)
+    >>> p[:, 1:3] = 2
+    >>> n, left = ref.visits(np.full((4, 1), np.log(2)), p, np.ones(1), (1, 1, 1), 0, 1)
     >>> n.ravel().tolist()
-    [3.1875]
+    [1.000244140625]
     """
     tau = sigma * length
     left = np.exp(-(np.cumsum(tau, axis=0) - tau))
-    position = ((p.T - lower) / (np.subtract(upper, lower) / np.asarray(resolution))).T
-    inside = np.all((position >= 0) & (position < np.reshape(resolution, (3, 1, 1))), axis=0)
-    x, y, z = position[:, inside].astype(int)
+    cell = np.floor(((p.T - lower) / (np.subtract(upper, lower) / np.asarray(resolution))).T).astype(int)
+    enters = np.all((cell >= 0) & (cell < np.reshape(resolution, (3, 1, 1))), axis=0)
+    enters[1:] &= (cell[:, 1:] != cell[:, :-1]).any(axis=0)
     n = np.zeros(tuple(resolution)[::-1])
-    np.add.at(n, (z, y, x), (left**4 * sides)[inside])
+    np.add.at(n, tuple(cell[::-1, enters]), left[enters] ** 4)
     return n, left
 
 

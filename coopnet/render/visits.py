@@ -27,13 +27,13 @@ DARK = 2.0**-5
 class Visits(BoxOfCells):
     r"""How often rays have come to the cells of a box: which places of a radiance field its cameras have seen.
 
-    :meth:`add` follows rays through a trained field, those of its training. A sample :math:`i` of a ray adds
+    :meth:`add` follows rays through a trained field, those of its training. A ray that enters a cell adds
 
-    .. math:: T_i^4\, \ell
+    .. math:: T^4
 
-    to the number :math:`n` of its cell, with the transmittance :math:`T_i` in front of it, and the length :math:`\ell`
-    of its bin in sides of a cell. So a ray counts as about one visit of every cell that it crosses. Half of the light
-    is a sixteenth of a visit: behind a surface that the field has learned in part, nothing counts as seen. Then
+    to the number :math:`n` of its visits, with the transmittance :math:`T` in front of the ray's first sample in the
+    cell. Half of the light is a sixteenth of a visit: behind a surface that the field has learned in part, hardly
+    anything counts as seen. Then
 
     .. math:: u(p) = \frac{1}{1 + n(p)}, \qquad U = \max_i\, T_i\, u(p_i)
 
@@ -45,8 +45,8 @@ class Visits(BoxOfCells):
     on the order of the rays. Cell :math:`(x, y, z)` has the number :math:`x + R_x (y + R_y z)`.
 
     Args:
-        resolution: cells along each axis, an int or three, at most 1024. Take cells about as wide as a pixel where it
-            sees the scene: in smaller ones, there are gaps between rays.
+        resolution: cells along each axis, an int or three, at most 1024. Take cells that are about as wide as a pixel
+            is in the middle of the scene: between smaller ones, rays leave gaps.
         lower, upper: corners of the box, a number or three each.
         backend: ``"llvm"``, ``"cuda"`` or ``"auto"``.
 
@@ -89,16 +89,16 @@ class Visits(BoxOfCells):
         where = "Visits.add"
         with dr.suspend_grad():
             rays, marcher = self._rays(where, field, o, d, near, far, steps, density, active, DARK)
-            squares = [dr.square(v * s) for v, s in zip(rays.d, self._scale(), strict=True)]
-            unit = rays.dt * dr.sqrt(sum(squares)) * UNIT
             uint64 = type(self.counts)
             counts = dr.opaque(uint64, 0, self.cells)
 
             def visit(i: Any, transmittance: Any, state: list, active: Any) -> tuple:
                 p = rays.point(rays.distance(i))
-                positions, inside = self._positions(p, active)
-                visits = uint64(dr.square(dr.square(transmittance)) * unit + 0.5)
-                dr.scatter_reduce(dr.ReduceOp.Add, counts, visits, self._number(positions), inside)
+                cell, inside = self._cell(p, active)
+                before, counted = self._cell(rays.point(rays.distance(i - 1)), active & (i > 0))
+                visits = uint64(dr.square(dr.square(transmittance)) * UNIT + 0.5)
+                enters = inside & ~(counted & (cell == before))
+                dr.scatter_reduce(dr.ReduceOp.Add, counts, visits, cell, enters)
                 return self._behind(marcher, rays, p, transmittance, active), state
 
             dr.eval(marcher.along(rays, visit, [], "coopnet.visits"))
@@ -173,12 +173,17 @@ class Visits(BoxOfCells):
         """The light that is left behind a sample."""
         return transmittance * dr.exp(-marcher.radiance(p, rays.d, None, active)[0] * rays.dt)
 
-    def _positions(self, p: list, active: Any = True) -> tuple[list, Any]:
+    def _positions(self, p: list, active: Any) -> tuple[list, Any]:
         """Places in units of cells, and the mask of those in the box; 0 for others."""
         positions = [(v - a) * s for v, a, s in zip(p, self.lower, self._scale(), strict=True)]
         for v, n in zip(positions, self.resolution, strict=True):
             active = active & (v >= 0) & (v < n)
         return [dr.select(active, v, 0) for v in positions], active
+
+    def _cell(self, p: list, active: Any) -> tuple[Any, Any]:
+        """The numbers of the cells of places, and the mask of those in the box."""
+        positions, inside = self._positions(p, active)
+        return self._number(positions), inside
 
     def _number(self, cell: list) -> Any:
         x, y, z = (dr.uint32_array_t(type(self.counts))(v) for v in cell)

@@ -27,10 +27,8 @@ def wall(p, d, key, active):
 def expected(o, d, near, far):
     t, length = ref.march_distances(near, far, np.full((STEPS, o.shape[1]), 0.5))
     p = o.astype(np.float64)[:, None] + t * d.astype(np.float64)[:, None]
-    sides = np.subtract(UPPER, LOWER) / RESOLUTION
-    along = length * np.linalg.norm(d / sides[:, None], axis=0)
     sigma = np.where(p[0] > 0.2, 20, 0.3)
-    return (*ref.visits(sigma, p, length, along, RESOLUTION, LOWER, UPPER), p)
+    return (*ref.visits(sigma, p, length, RESOLUTION, LOWER, UPPER), p)
 
 
 def counted(backend, n=300):
