@@ -157,15 +157,16 @@ RELEASE_PARTS := lint test test-slow test-cpus test-torch docs release-check
 release-check: setup .venv/.release
 	$(BIN)/python scripts/release.py --pythons "$(PYTHONS)"
 
-# As makes of their own: in this order also with make -j, and nothing after a failure.
+# As makes of their own: in this order also with make -j, and nothing after a failure. A variable VERSION of the
+# environment makes no release.
 release:
-ifdef VERSION
+ifeq ($(origin VERSION),command line)
 	@test -z "$$(git status --porcelain)" || { echo "coopnet: there are changes that are not committed" >&2; exit 1; }
 	"$(PYTHON)" scripts/version.py "$(VERSION)"
 	git commit --quiet --all --message "Version $(VERSION)"
 endif
 	for part in $(RELEASE_PARTS); do $(MAKE) $$part || exit 1; done
-ifdef VERSION
+ifeq ($(origin VERSION),command line)
 	git tag --annotate "v$(VERSION)" --message "Version $(VERSION)"
 	@echo "coopnet: v$(VERSION) is tagged. To publish it: git push --follow-tags && twine upload dist/*"
 endif
