@@ -33,6 +33,7 @@ def test_a_release_and_the_development_after_it():
     names = ("coopnet/version.py", "CITATION.cff", "CHANGELOG.md", "docs/installation.md")
     before = {name: (ROOT / name).read_text(encoding="utf-8") for name in names}
     day = datetime.date(2030, 1, 2)
+    before = version.changed(before, "9.0.0.dev0", day)  # while a release is being made, nothing is unreleased
     released = version.changed(before, "9.0.0", day)
     assert '__version__ = "9.0.0"\n' in released["coopnet/version.py"]
     assert "\nversion: 9.0.0\n" in released["CITATION.cff"]
