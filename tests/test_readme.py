@@ -93,13 +93,14 @@ def test_pages(page, tmp_path):
 
 
 def test_example(tmp_path):
-    pytest.importorskip("safetensors")
+    """It needs Dr.Jit and NumPy alone: packages of extras are missing where it runs."""
+    for package in ("tqdm", "safetensors", "PIL"):
+        (tmp_path / f"{package}.py").write_text("raise ImportError")
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    code = code.replace("steps=1000", "steps=1000, progress=False")
-    done = python("-c", ONE_THREAD + code, cwd=tmp_path)
+    done = python("-c", f"import sys\nsys.path.insert(0, '.')\n{ONE_THREAD}{code}", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "field.safetensors").exists()
+    assert "fit: step 1000 of 1000, loss " in done.stderr  # in place of a bar
     truth, field, masks = done.stdout.splitlines()
     mean, deviation = masks.split("+-")
     assert numbers(truth) == pytest.approx([0.598, -0.572], abs=1e-3)

@@ -24,6 +24,7 @@ def plain(text):
     text = re.sub(
         r"^coopnet: warning: .*\n", "", text, flags=re.M
     )  # of a machine, such as little memory; tested elsewhere
+    text = re.sub(r"\.dev\d+", "", text)  # a release has none
     text = re.sub(r"\b[0-9a-f]{12,64}\b", "#", text)
     text = re.sub(r"((?<= )-)?([\d.,]*\d(e[-+]?\d+)?|\binf\b|…)", "#", text)
     return re.sub(r"[ \t]+", " ", re.sub(r"LLVM|CUDA|single|half", "@", text)).strip()
