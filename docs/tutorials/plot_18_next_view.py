@@ -83,7 +83,8 @@ judges = [
 # A field of some views
 # ---------------------
 #
-# As in the :doc:`tutorial on radiance fields </rendering>`, but smaller: a hash grid and a network of 32 units.
+# As in the :doc:`tutorial on radiance fields </gallery/plot_07_radiance_field>`, but smaller: a hash grid and a network
+# of 32 units.
 
 box = cn.render.OccupancyGrid(4, 0, 1)
 rows = [tuple(np.ascontiguousarray(v, np.float32) for v in view) for view in views]
@@ -259,7 +260,7 @@ plt.show()
 #
 # .. seealso::
 #
-#    :doc:`/uncertainty` repeats this over six choices and five random orders, and says by how much it is worse or
-#    better.
+#    :doc:`/uncertainty` repeats this for six more views and five random orders, and says how much better than chance
+#    it is.
 
 # sphinx_gallery_thumbnail_number = 1
