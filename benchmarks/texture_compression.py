@@ -3,20 +3,56 @@
 Runs ``examples/texture_compression.py``, which says what is compared, and writes its figures beside the machine.
 
     python benchmarks/texture_compression.py [--quick | --third | --full] [--backend llvm] [--pictures FOLDER]
+    python benchmarks/texture_compression.py --search third.texture
 
 ``--third`` trains the file of a third of BC7's size for long, and writes ``texture-third-<backend>.json``. BC7 has a
-row for an encoder of several modes if the packages ``etcpak`` and ``texture2ddecoder`` are installed.
+row for an encoder of several modes if the packages ``etcpak`` and ``texture2ddecoder`` are installed. ``--search``
+takes a file of that layout, alternates between searching its fine codes and training the rest, and writes
+``texture-search-<backend>.json``.
 """
 
 from __future__ import annotations
 
 import sys
 import tempfile
+import time
 from pathlib import Path
+from typing import Any
 
 from common import arguments, write
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
+
+
+def searched(start: Path, backend: str, rounds: int = 4, steps: int = 1500) -> list[dict[str, Any]]:
+    """PSNR of the file ``start``, and after each search and each training with fixed fine codes."""
+    import texture_compression as example
+    import texture_maps as sources
+    from texture_codec import decode, read, trainable, write
+
+    field = trainable(read(start, backend), backend)
+    maps = sources.material(field.encoding.layout.height)
+    rows: list[dict[str, Any]] = []
+
+    def row(what: str) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "x.texture"
+            write(path, field)
+            decoded, bits = decode(read(path, backend), backend), 8 * path.stat().st_size / maps[..., 0].size
+        (made,) = example.table(maps, sources.MAPS, {"": [example.Result(what, bits, decoded)]})
+        rows.append(made | {"cpu_s": time.process_time() - begin})
+        print(rows[-1], flush=True)
+
+    begin = time.process_time()
+    row("as it was")
+    for i in range(rounds):
+        example.search(field, maps, backend)
+        row(f"searched {i + 1}")
+        example.fit(field, maps, backend, steps, 1 << 14, lr=3e-3, fine=1e-9, coarse=1.0)
+        row(f"trained {i + 1}")
+    example.search(field, maps, backend)
+    row(f"searched {rounds + 1}")
+    return rows
 
 
 def main() -> None:
@@ -25,7 +61,11 @@ def main() -> None:
     full = {"action": "store_true", "help": "large maps, trained for long; for a GPU"}
     third = {"action": "store_true", "help": "only a third of BC7's size, trained for long"}
     pictures = {"type": Path, "help": "folder to draw into"}
-    args = arguments(description, quick=quick, third=third, full=full, pictures=pictures)
+    search = {"type": Path, "help": "a file to improve"}
+    args = arguments(description, quick=quick, third=third, full=full, pictures=pictures, search=search)
+    if args.search:
+        print(write("texture-search", args.backend, searched(args.search, args.backend), args.out))
+        return
     import texture_compression as example
     import texture_maps as sources
     import texture_plots as plots

@@ -159,6 +159,19 @@ def read(path: Path, backend: str) -> cn.NeuralField:
     return field
 
 
+def trainable(stored: cn.NeuralField, backend: str) -> cn.NeuralField:
+    """A field to train that begins with what a file holds."""
+    layout = stored.encoding.layout
+    field = cn.NeuralField(Latents(layout), layout.network()).build(backend)
+    for i, name in enumerate(("fine", "coarse")):
+        vertex = dr.arange(cn.backend.namespace(backend).UInt32, int(np.prod(layout.grid(i))))
+        codes = np.stack([code.numpy() for code in stored.encoding.read(i, vertex)], axis=1)
+        field.set_matrix(f"encoding.{name}.data", codes.astype(np.float32))
+    for name in LAYERS:
+        field.network.set_matrix(name, stored.network.matrix(name))
+    return field
+
+
 def decode(field: cn.NeuralField, backend: str) -> np.ndarray:
     """All maps, in 8 bits as they would be used."""
     layout, ns = field.encoding.layout, cn.backend.namespace(backend)

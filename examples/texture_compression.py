@@ -22,7 +22,7 @@ import numpy as np
 import texture_maps as sources
 import texture_peers as peers
 import texture_plots as plots
-from texture_codec import Latents, Layout, decode, read, write
+from texture_codec import Latents, Layout, decode, quantized, read, unit, write
 
 import coopnet as cn
 
@@ -64,8 +64,14 @@ def psnr(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def train(maps: np.ndarray, layout: Layout, backend: str, steps: int, batch: int) -> cn.NeuralField:
-    ns, (height, width, channels) = cn.backend.namespace(backend), maps.shape
     field = cn.NeuralField(Latents(layout), layout.network()).build(backend, seed=1)
+    fit(field, maps, backend, steps, batch, lr=2e-2, fine=5.0, coarse=5.0)
+    return field
+
+
+def fit(field: cn.NeuralField, maps: np.ndarray, backend: str, steps: int, batch: int, **rates: float) -> None:
+    """Train with a learning rate ``lr`` that rises, then falls to 0; of ``fine`` and ``coarse`` codes times these."""
+    ns, (height, width, channels) = cn.backend.namespace(backend), maps.shape
     table = ns.Float(maps.ravel())
 
     def draw(key: cn.Key) -> tuple[list, Any]:
@@ -73,10 +79,37 @@ def train(maps: np.ndarray, layout: Layout, backend: str, steps: int, batch: int
         x, y = dr.minimum(dr.floor(u * width), width - 1), dr.minimum(dr.floor(v * height), height - 1)
         return [x, y], dr.gather(ns.ArrayXf, table, ns.UInt32(y) * width + ns.UInt32(x), shape=(channels, batch))
 
-    rates = {"encoding.fine": 5.0, "encoding.coarse": 5.0}
-    rate = cn.training.cosine(2e-2, steps, warmup=min(20, steps))
-    cn.fit(field, draw, steps, lr=rate, multipliers=rates, progress=sys.stderr.isatty())
-    return field
+    rate = cn.training.cosine(rates.pop("lr"), steps, warmup=min(20, steps))
+    multipliers = {f"encoding.{name}": value for name, value in rates.items()}
+    cn.fit(field, draw, steps, lr=rate, multipliers=multipliers, progress=sys.stderr.isatty())
+
+
+def search(field: cn.NeuralField, maps: np.ndarray, backend: str) -> None:
+    """Replace each fine code by that one of all its values with which the texels that read it have the least error.
+
+    For one code to a texel, and maps with even sides. A texel reads the codes of four vertices, of which one has an
+    even row and an even column, and so on: of each such class, all codes are found at once.
+    """
+    layout = field.encoding.layout
+    if (layout.cells[0], layout.codes[0], layout.height % 2, layout.width % 2) != (1, 1, 0, 0):
+        raise ValueError(f"search: {layout}; one code for each texel and even sides are needed")
+    codes = quantized(field.encoding.fine.table.value.data, layout.bits).numpy().reshape(layout.grid(0))
+
+    def hold(numbers: np.ndarray) -> None:
+        field.set_matrix("encoding.fine.data", unit(numbers.reshape(-1, 1), layout.bits).astype(np.float32))
+
+    for part in np.ndindex(2, 2):
+        some, errors = tuple(slice(k, None, 2) for k in part), []
+        for code in range(2**layout.bits):
+            tried = codes.copy()
+            tried[some] = code
+            hold(tried)
+            error = np.square(decode(field, backend) - maps).sum(axis=2)
+            for axis in (0, 1):  # the texels of a vertex: its own, those left and above
+                error = error + np.roll(error, 1, axis)
+            errors.append(error[some])
+        codes[some] = np.argmin(errors, axis=0)
+    hold(codes)
 
 
 def kernel_ms(run: Any) -> float:

@@ -107,6 +107,30 @@ def test_rounding_passes_gradients_on(backend, ns, codec):
     np.testing.assert_array_equal(gradient[:4], [[0, 0], [2, 2], [1, 1], [0, 0]])
 
 
+def test_codes_are_searched(backend, example, codec, tmp_path):
+    """Each fine code is then the best one that there is, as long as the others stay; a file can be trained further."""
+    maps = importlib.import_module("texture_maps").material(64)
+    layout = codec.Layout(64, 64, 9, hidden=16, **example.SIZES["third"])
+    codec.write(tmp_path / "x.texture", example.train(maps, layout, backend, 40, 1 << 11))
+    field = codec.trainable(codec.read(tmp_path / "x.texture", backend), backend)
+
+    def error():
+        return np.mean(np.square(codec.decode(field, backend) - maps))
+
+    before = error()
+    example.search(field, maps, backend)
+    least, codes = error(), field.matrix("encoding.fine.data").copy()
+    assert least < 0.98 * before
+    for vertex in (65, 1000 + 65, 4095):  # of the class that was searched last
+        for code in (0, 5, 15):
+            other = codes.copy()
+            other[vertex] = code * 2 / 15 - 1
+            field.set_matrix("encoding.fine.data", other)
+            assert error() >= least * (1 - 1e-6)
+    with pytest.raises(ValueError, match="one code for each texel and even sides"):
+        example.search(cn.NeuralField(codec.Latents(codec.Layout(8, 8, 3)), layout.network()), maps, backend)
+
+
 def test_several_modes_of_bc7(example):
     """Closer to a material than mode 6 alone, and grey is grey."""
     pytest.importorskip("etcpak")
