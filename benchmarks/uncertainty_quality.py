@@ -169,7 +169,8 @@ class Methods:
             yield row | {"train": seconds / self.plain, "evaluate": None}  # both in one
 
     def fewer(self, more: float) -> Any:
-        """A few members, trained for a little shorter; and the geometric mean of their deviation and a posterior's."""
+        """A few members, trained for a little shorter; with what rays have visited, or the geometric mean of their
+        deviation and that of posteriors."""
         task, draws, seed = self.task, self.draws, self.seed
         fewer = min(FEWER, self.args.members)
         members, seconds = cpu(
@@ -178,6 +179,14 @@ class Methods:
         together = cn.ensemble(members)
         yield self.timed(FEWER_TRAININGS, seconds - self.plain, lambda: task.std(together, draws, seed))
         if task.name == "views":
+            visits = task.visits(members[0])
+
+            def known() -> tuple[np.ndarray, np.ndarray]:
+                value, apart = task.std(together, draws, seed)
+                return value, apart * np.sqrt(task.unknown(visits, members[0]))
+
+            cost = seconds - self.plain + self.counting
+            yield self.timed(f"{FEWER_TRAININGS}, and visits", cost, known)
             return
         posteriors = [task.laplace(field, seed) for field in members[:POSTERIORS]]
 
@@ -196,9 +205,7 @@ class Methods:
         self.visits, self.counting = cpu(lambda: task.visits(field))
         self.counted = field
         unknown = self.task.unknown
-        yield self.timed(
-            "visits", self.counting, lambda: (value, np.broadcast_to(unknown(self.visits, field), shape))
-        )
+        yield self.timed("visits", self.counting, lambda: (value, np.broadcast_to(unknown(self.visits, field), shape)))
         yield self.timed("laplace and visits", more + self.counting, lambda: self.both(posteriors))
         known = task.visits(None, task.reached)
         true = np.broadcast_to(unknown(known, None, task.true), shape)
@@ -373,6 +380,7 @@ SHOWN = (
     "laplace of 2", "laplace of 3", "visits", "laplace and visits", "laplace of 2 and visits",
     "laplace of 3 and visits", "displacements", "displacements of 2", "displacements of 3", "ensemble of 3",
     "ensemble of 5", "ensemble of 10", SHORT_TRAININGS, FEWER_TRAININGS, f"{FEWER_TRAININGS}, and laplace",
+    f"{FEWER_TRAININGS}, and visits",
 )  # fmt: skip
 OURS = (
     "MC dropout 0.1",
@@ -392,6 +400,7 @@ OURS = (
     SHORT_TRAININGS,
     FEWER_TRAININGS,
     f"{FEWER_TRAININGS}, and laplace",
+    f"{FEWER_TRAININGS}, and visits",
 )
 
 

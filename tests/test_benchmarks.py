@@ -335,7 +335,7 @@ def test_uncertainty_quality(backend, tmp_path):
     run("uncertainty_quality.py", "--tasks", "levels", *options)  # keeps what is there
     results = json.loads((tmp_path / "uncertainty-quality-llvm.json").read_text())["results"]
     methods = [row["method"] for row in results["texture"]]
-    assert len(methods) == len(set(methods)) == 15
+    assert len(methods) == len(set(methods)) == 17
     assert {"laplace of 3", "displacements", "Gaussian process"} < set(methods)
     assert all(row["ause"] > 0 and 0 <= row["auroc"] <= 1 and row["train"] > 0 for row in results["texture"])
     assert [row["condition"] for row in results["levels"]] == ["half", "few", "noisy"]
