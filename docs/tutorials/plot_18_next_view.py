@@ -193,18 +193,38 @@ def unsure(known, view):
 first = [0, 1]
 field = learn(first)
 known = posterior(field, first)
+
+# %%
+# Simpler, and for every kind of field, ``cn.render.Visits`` counts the rays that have come to each cell of the box, and
+# says for every other ray how little of what it meets is known, from 0 to 1. A place that one ray has seen counts 1/2.
+# The last row of the picture hides pixels above 0.8: none of the views that were learned, most of those from behind.
+
+
+def rays_of(view):
+    o, d = (mi.Vector3f(v) for v in view[:2])
+    return field, o, d, *box.interval(o, d), 2 * SAMPLES
+
+
+visits = cn.render.Visits(24, 0, 1)
+for i in first:
+    visits.add(*rays_of(views[i]), density="exp")
+
 limit = np.quantile([unsure(known, views[i]) for i in first], 0.9)
 doubts = [float(np.square(unsure(known, view)).sum()) for view in views]
 
-figure, axes = plt.subplots(3, 5, figsize=(10, 6), layout="constrained")
+figure, axes = plt.subplots(4, 5, figsize=(10, 8), layout="constrained")
 for column, i in zip(axes.T, (0, 1, 4, 10, 14), strict=True):
     for axis, values in zip(column, (views[i][2], picture(field, views[i])), strict=False):
         axis.imshow(np.clip(values.T.reshape(SIDE, SIDE, 3), 0, 1) ** (1 / 2.2))
     column[2].imshow(
         unsure(known, views[i]).reshape(SIDE, SIDE), cmap="magma", vmin=0, vmax=3 * limit
     )
+    hidden = visits.along(*rays_of(views[i]), density="exp").numpy() > 0.8
+    colours = np.clip(picture(field, views[i]), 0, 1) ** (1 / 2.2)
+    column[3].imshow(np.concatenate([colours, [~hidden]]).T.reshape(SIDE, SIDE, 4))
+    column[3].set_facecolor("tab:gray")
     column[0].set_title(f"camera {i}" + (", learned" if i in first else ""), fontsize=10)
-for axis, label in zip(axes[:, 0], ("truth", "field", "deviation"), strict=True):
+for axis, label in zip(axes[:, 0], ("truth", "field", "deviation", "visited"), strict=True):
     axis.set_ylabel(label)
 for axis in axes.flat:
     axis.set(xticks=[], yticks=[])
