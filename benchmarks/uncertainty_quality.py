@@ -300,10 +300,11 @@ def next_views(args: Any) -> Iterator[Part]:
         rng = np.random.default_rng(seed)
         orders = [[*FIRST, *rng.permutation(np.arange(2, 20))[:more].tolist()] for _ in range(ORDERS)]
         row: dict[str, Any] = {"seed": seed, "random": [learned(task, v, seed, steps)[1] for v in orders]}
-        for name, choose in {"laplace": least_certain, "farthest": farthest}.items():
+        rules = {"laplace": least_certain, "visits": least_seen, "farthest": farthest}
+        for name, choose in rules.items():
             taken, curve = list(FIRST), []
             for _ in range(more):
-                field, psnr = learned(task, taken, seed, steps) if name == "laplace" else (None, None)
+                field, psnr = (None, None) if name == "farthest" else learned(task, taken, seed, steps)
                 taken.append(choose(task, field, taken, seed))
                 curve += [] if psnr is None else [psnr]
             row[name] = {"views": taken, "psnr": [*curve, learned(task, taken, seed, steps)[1]]}
@@ -326,6 +327,17 @@ def least_certain(task: Any, field: Any, taken: list[int], seed: int) -> int:
     def doubt(view: int) -> float:
         spread, _ = task.spread([posterior], *map(task.arrays, task.shots[view][:2]))
         return float(np.square(spread).sum())
+
+    return max(set(range(len(CHOICE))) - set(taken), key=doubt)
+
+
+def least_seen(task: Any, field: Any, taken: list[int], seed: int) -> int:
+    """The view whose rays come to the most places that no ray of the training has come to."""
+    visits = task.visits(field)
+
+    def doubt(view: int) -> float:
+        rays = task.to_count(field, *map(task.arrays, task.shots[view][:2]), None)
+        return float(visits.along(*rays, density="exp").numpy().sum())
 
     return max(set(range(len(CHOICE))) - set(taken), key=doubt)
 
@@ -422,9 +434,13 @@ def goals(results: dict[str, Any]) -> dict[str, Any]:
                 }  # fmt: skip
     for row in [results["next"]] if "next" in results else []:
         gains = [v["laplace"]["psnr"][-1] - statistics.mean(v["random"]) for v in row]
-        free = [v["farthest"]["psnr"][-1] - statistics.mean(v["random"]) for v in row]
+        free, seen = (
+            [v[name]["psnr"][-1] - statistics.mean(v["random"]) for v in row if name in v]
+            for name in ("farthest", "visits")
+        )
         found["next view"] = {
             "gain over random order": summary(gains), "gain of the farthest": summary(free),
+            "gain of visits": summary(seen or [0.0]),
             "reached": bool(statistics.mean(gains) >= 0.5),
         }  # fmt: skip
     for row in results.get("levels", ()):
@@ -516,6 +532,10 @@ def sentences(results: dict[str, Any]) -> list[str]:
         found.append(
             f"its gain over the mean of five random orders is {shown(goal['gain over random order'], signed=True)} dB, "
             f"and that of always taking the farthest view {shown(goal['gain of the farthest'], signed=True)} dB"
+        )
+        found.append(
+            "The gain by visits alone (sums of how little rays are known) is "
+            f"{shown(goal['gain of visits'], signed=True)} dB"
         )
     waves = [row for row in results.get("texture", ()) if row["encoding"] == ENCODINGS[1]]
     if short_ones := values(waves, SHORT_TRAININGS, "psnr"):

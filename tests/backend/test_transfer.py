@@ -295,6 +295,8 @@ def test_modules_of_fields_and_grids_of_bits(place, llvm):
     moved = cn.to(grid, "cuda")
     assert place(moved.bits) == "cuda" and moved.resolution == grid.resolution
     np.testing.assert_array_equal(moved.bits.numpy(), grid.bits.numpy())
+    visits = cn.to(cn.render.Visits((2, 3, 4), backend="llvm"), "cuda")
+    assert place(visits.counts) == "cuda" and visits.resolution == (2, 3, 4) and not visits.counts.numpy().any()
 
 
 def test_a_precision_that_is_asked_for(llvm):
