@@ -8,9 +8,10 @@ from typing import Any
 import drjit as dr
 
 from ..backend import namespace, require
-from ..checks import check_backend, check_int, check_same_backend
+from ..checks import check_backend, check_int, check_same_backend, ensure
 from ..checks.sizes import check_entries
 from ..field import NeuralField
+from ..jit.scopes import symbolic
 from .arguments import Rays, kept, vector
 from .cells import BoxOfCells
 from .march_loop import Marcher
@@ -83,10 +84,13 @@ class Visits(BoxOfCells):
 
         Raises:
             ValueError, TypeError: as :func:`ray_march`.
+            RuntimeError: called in a symbolic loop, conditional or call.
 
         >>> visits.add(volume, o, d, 0.5, 3.5, steps=64)
         """
         where = "Visits.add"
+        outside = "called in a symbolic loop, conditional or call; call it outside of it"
+        ensure(not symbolic(), f"{where}: {outside}.", RuntimeError)
         with dr.suspend_grad():
             rays, marcher = self._rays(where, field, o, d, near, far, steps, density, active, DARK)
             uint64 = type(self.counts)

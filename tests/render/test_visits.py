@@ -122,3 +122,18 @@ def test_wrong_use(ns, backend):
         visits.unseen([o.x, o.y])
     with pytest.raises(TypeError, match=r"Visits\.along: field is a int"):
         visits.along(3, o, [1, 0, 0], 0, 1, 8)
+
+
+def test_in_a_loop(ns, backend):
+    visits, o, d = counted(backend)
+    rays = ns.Array3f(o), ns.Array3f(d), 0.25, 3.5, STEPS
+    plain = visits.along(wall, *rays, density="none").numpy()
+
+    def twice(change):
+        start = ns.UInt32(0), dr.zeros(ns.Float, 300)
+        return dr.while_loop(start, lambda i, _: i < 2, lambda i, _: (i + 1, change()), mode="symbolic")[1]
+
+    all_close(twice(lambda: visits.along(wall, *rays, density="none")).numpy(), plain, 1e-6)
+    with pytest.raises(RuntimeError) as error:
+        twice(lambda: visits.add(wall, *rays, density="none"))
+    assert "Visits.add: called in a symbolic loop" in str(error.value.__cause__ or error.value)
