@@ -4,11 +4,13 @@ Runs ``examples/texture_compression.py``, which says what is compared, and write
 
     python benchmarks/texture_compression.py [--quick | --third | --full] [--backend llvm] [--pictures FOLDER]
     python benchmarks/texture_compression.py --search third.texture
+    python benchmarks/texture_compression.py --unrounded
 
 ``--third`` trains the file of a third of BC7's size for long, and writes ``texture-third-<backend>.json``. BC7 has a
 row for an encoder of several modes if the packages ``etcpak`` and ``texture2ddecoder`` are installed. ``--search``
 takes a file of that layout, alternates between searching its fine codes and training the rest, and writes
-``texture-search-<backend>.json``.
+``texture-search-<backend>.json``. ``--unrounded`` trains the same layout with codes that no file can hold, to see what
+rounding costs, and writes ``texture-unrounded-<backend>.json``.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import drjit as dr
 from common import arguments, write
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
@@ -52,7 +55,26 @@ def searched(start: Path, backend: str, rounds: int = 4, steps: int = 1500) -> l
         row(f"trained {i + 1}")
     example.search(field, maps, backend)
     row(f"searched {rounds + 1}")
+    write(start.with_name(f"{start.stem}-searched{start.suffix}"), field)
     return rows
+
+
+def unrounded(backend: str) -> list[dict[str, Any]]:
+    """PSNR of the layout and training of ``--third`` with codes that are not rounded: what no file can pass."""
+    import texture_codec
+    import texture_compression as example
+    import texture_maps as sources
+
+    def clipped(value: Any, bits: int) -> Any:
+        top = 2**bits - 1
+        return dr.clip((dr.detach(value) + 1) * (top / 2), 0, top)
+
+    texture_codec.quantized = clipped
+    effort, maps = example.THIRD, sources.material(example.THIRD.size)
+    layout = texture_codec.Layout(*maps.shape, hidden=effort.hidden, **example.SIZES["third"])
+    decoded = texture_codec.decode(example.train(maps, layout, backend, effort.steps, effort.batch), backend)
+    (row,) = example.table(maps, sources.MAPS, {"": [example.Result("not rounded", 0.0, decoded)]})
+    return [{name: value for name, value in row.items() if name != "bits"} | {"steps": effort.steps}]
 
 
 def main() -> None:
@@ -62,7 +84,13 @@ def main() -> None:
     third = {"action": "store_true", "help": "only a third of BC7's size, trained for long"}
     pictures = {"type": Path, "help": "folder to draw into"}
     search = {"type": Path, "help": "a file to improve"}
-    args = arguments(description, quick=quick, third=third, full=full, pictures=pictures, search=search)
+    exact = {"action": "store_true", "help": "a third of BC7's size, if codes were not rounded"}
+    args = arguments(
+        description, quick=quick, third=third, full=full, pictures=pictures, search=search, unrounded=exact
+    )
+    if args.unrounded:
+        print(write("texture-unrounded", args.backend, unrounded(args.backend), args.out))
+        return
     if args.search:
         print(write("texture-search", args.backend, searched(args.search, args.backend), args.out))
         return

@@ -316,6 +316,19 @@ def test_table_of_compressed_textures():
     assert len(printed) > 10 and set(printed) <= set(lines)
 
 
+def test_codes_that_were_searched():
+    rows, text = {row["codec"]: row for row in results("texture-search-llvm")}, page("textures")
+    for name in ("as it was", *(f"searched {i}" for i in range(1, 6))):
+        cells = [f"{rows[name][part]:.2f}" for part in ("psnr", "albedo", "surface", "physical")]
+        cells.append(f"{rows[name]['cpu_s']:.0f}")
+        assert f"| {' | '.join([name, *cells])} |" in text
+    (bc7,) = [row for row in results("texture-third-llvm")["codecs"] if row["codec"] == "BC7"]
+    ahead, surface = bc7["psnr"] - rows["searched 5"]["psnr"], rows["searched 5"]["surface"] - bc7["surface"]
+    assert f"{ahead:.1f} dB ahead of a third" in text and f"file is {surface:.1f} dB better than BC7" in text
+    (exact,) = results("texture-unrounded-llvm")
+    assert f"reaches {exact['psnr']:.2f} dB (`--unrounded`" in text and exact["steps"] == 6000
+
+
 def test_tables_of_many_fields_and_of_several_gpus():
     entries = results("many-fields-llvm")["entries"]
     times = {(e["peer"], e["width"], e["samples"]): e["us_per_field_and_step"] for e in entries}
