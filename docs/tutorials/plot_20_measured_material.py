@@ -90,7 +90,10 @@ def ball(bsdf, kind, spp):
     scene = mi.load_dict({
         "type": "scene", "ball": {"type": "sphere", "bsdf": bsdf},
         "sky": {"type": "constant", "radiance": 0.12},
-        "lamp": {"type": "rectangle", "to_world": lamp, "emitter": {"type": "area", "radiance": 60.0}},
+        "lamp": {
+            "type": "rectangle", "to_world": lamp,
+            "emitter": {"type": "area", "radiance": 60.0},
+        },
         "sensor": {"type": "perspective", "fov": 26, "to_world": view, "film": film},
     })  # fmt: skip
     integrator = mi.load_dict({"type": kind, "max_depth": 3})
@@ -147,7 +150,8 @@ for axis, degrees in zip(axes, (10, 45, 75), strict=True):
 axes[0].legend()
 plt.show()
 print(
-    f"noise of samples: {found.spread:.2f}; of the file's own lobe: {found.reference_spread:.2f}"
+    f"noise of samples: {found.spread:.2f}; "
+    f"of the file's own lobe: {found.reference_spread:.2f}"
 )
 
 # %%

@@ -160,7 +160,8 @@ lit = mi.load_dict({
         "bsdf": {"type": "null"}, "interior": cn.mitsuba.NeuralMedium(glow),
     },
     "floor": {
-        "type": "rectangle", "to_world": at().translate([0.5, -0.01, 0.5]).rotate([1, 0, 0], -90),
+        "type": "rectangle",
+        "to_world": at().translate([0.5, -0.01, 0.5]).rotate([1, 0, 0], -90),
         "bsdf": {"type": "diffuse", "reflectance": tiles},
     },
     "ball": {

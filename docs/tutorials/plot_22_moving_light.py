@@ -110,7 +110,8 @@ for frame, row in enumerate(errors):
     print(f"{frame:5}  {row[0]:.3f}  {row[1]:.3f}")
 late = slice(FRAMES // 3, None)
 print(
-    f"from frame {FRAMES // 3}: error of path {peers[late].mean() / ours[late].mean():.1f} times the cache's"
+    f"from frame {FRAMES // 3}: error of path "
+    f"{peers[late].mean() / ours[late].mean():.1f} times the cache's"
 )
 
 figure, axes = plt.subplots(3, 3, figsize=(8, 8.4), layout="constrained")

@@ -22,6 +22,8 @@ import table as headline  # noqa: E402
 #: Result files whose script has another name than the file.
 SCRIPTS = {
     "texture-third": "benchmarks/texture_compression.py",
+    "texture-search": "benchmarks/texture_compression.py",
+    "texture-unrounded": "benchmarks/texture_compression.py",
     "kills": "tests/slow/kills.py",
     "fuzz": "tests/slow/fuzz.py",
     "mutants": "scripts/mutants.py",
