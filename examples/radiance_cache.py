@@ -57,7 +57,8 @@ class Renderer:
     def __init__(self, scene: Any, integrator: Any, spp: int):
         self.scene, self.integrator, self.spp = scene, integrator, spp
         self.frozen = dr.freeze(
-            lambda scene, integrator, seed: mi.render(scene, integrator=integrator, spp=spp, seed=seed)
+            lambda scene, integrator, seed: mi.render(scene, integrator=integrator, spp=spp, seed=seed),
+            state_fn=lambda *args: dr.zeros(mi.BSDFPtr),  # materials of other scenes are traced, too
         )
         gc.collect()  # not while it records
 
