@@ -99,6 +99,10 @@ def check_rgb(where: str) -> None:
 
 def check_unpolarized(where: str) -> None:
     """Raise ``RuntimeError`` if the variant tracks how light is polarized."""
-    why = f"{where}: it does not follow how light is polarized, and the Mitsuba variant is"
-    hint = "use one without, or Mitsuba's own integrators"
-    ensure("polarized" not in current(where), f"{why} {mi.variant()}; {hint}.", RuntimeError)
+    ensure("polarized" not in current(where), f"{where}: {polarized(mi.variant())}", RuntimeError)
+
+
+def polarized(variant: str | None) -> str:
+    """The text of the error for a polarized variant, in which our integrators do not run."""
+    why = f"it does not follow how light is polarized, and the Mitsuba variant is {variant}"
+    return f"{why}; use one without, or Mitsuba's own integrators."

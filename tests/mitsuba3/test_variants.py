@@ -154,12 +154,18 @@ def test_what_takes_no_such_variant(kind):
         RuntimeError, match=r"^fit_bsdf: it works with colors of three numbers, and the Mitsuba variant"
     ):
         cn.mitsuba.fit_bsdf(None, None)
-    for name in ("NeuralPath", "NeuralVolpath"):
+    cn.mitsuba.register()
+    for name, plugin in (("NeuralPath", "neural_path"), ("NeuralVolpath", "neural_volpath")):
         if mi.is_polarized:
-            with pytest.raises(RuntimeError, match=f"^{name}: it does not follow how light is polarized, and the Mits"):
+            said = "it does not follow how light is polarized, and the Mitsuba variant is"
+            with pytest.raises(RuntimeError, match=f"^{name}: {said}"):
                 getattr(cn.mitsuba, name)()
+            with pytest.raises(RuntimeError, match=f": {plugin}: {said}") as error:
+                mi.load_dict({"type": plugin})
+            assert "\n" not in str(error.value)  # no traceback of Python
         else:
             getattr(cn.mitsuba, name)()
+            mi.load_dict({"type": plugin})
 
 
 def test_pictures_of_spectra(backend):

@@ -55,12 +55,19 @@ def _changed(_: Any, variant: str | None) -> None:
     if variant is not None and variant not in _registered:
         _registered.add(variant)
         for name, (function, cls) in PLUGINS.items():
-            if variants.runs(variant):
+            why = _refused(function, variant)
+            if why is None:
                 getattr(mi, function)(name, functools.partial(_make, cls))
             elif (name, variant) != _NO_TEXTURE:
-                message = f"{name}: {variants.unfit(variant)}".encode()
                 # an exception raised in Python would put its traceback into the message of Mitsuba's parser
-                getattr(mi, function)(name, functools.partial(fail, RuntimeError, message))
+                getattr(mi, function)(name, functools.partial(fail, RuntimeError, f"{name}: {why}".encode()))
+
+
+def _refused(function: str, variant: str) -> str | None:
+    """Why plugins that ``function`` registers do not run in ``variant``; ``None`` if they do."""
+    if not variants.runs(variant):
+        return variants.unfit(variant)
+    return variants.polarized(variant) if "polarized" in variant and function == "register_integrator" else None
 
 
 def _make(cls: str, properties: Any) -> Any:
