@@ -8,11 +8,11 @@ what a network is
 :mod:`.activations`           formulas of activations and of their derivatives
 :mod:`.branches`              residual and skip connections, heads
 how it is run
-:mod:`.evaluate`              the entry point, for values, tangents and the gradient by the input
-:mod:`.situation`             everything on which the choice of a way may depend
-:mod:`.strategies`            the tables that choose
+:mod:`.evaluate`              the entry point: values, tangents, gradient with respect to the input
+:mod:`.situation`             the facts on which the choice of a strategy may depend
+:mod:`.strategies`            the tables that choose a strategy
 :mod:`.limits`                measured constants
-:mod:`.explain`               what would be chosen, and why
+:mod:`.explain`               which strategy would be chosen, and why
 :mod:`.modes`                 ``deterministic()``, ``gradient_path()``, contexts of a thread
 ways to compute weight gradients
 :mod:`.network_op`            their base class
@@ -23,7 +23,7 @@ ways to compute weight gradients
 :mod:`.store`                 as products of rows that the forward pass writes
 :mod:`.stack`                 for fields side by side, each lane with its own parameters
 how matrices are multiplied
-:mod:`.multipliers`           by the vectors of a kernel, or by those of all samples between kernels
+:mod:`.multipliers`           with vectors in a kernel, or with those of all samples between kernels
 :mod:`.products`              over samples, by libraries or Dr.Jit
 :mod:`.external_products`     by the caller of a frozen function
 vectors in memory

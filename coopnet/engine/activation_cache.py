@@ -21,14 +21,15 @@ from .row_vectors import PACKET, Rows, RowVector, columns, spilled
 
 
 class ActivationCache:
-    """The inputs of the matrices of ``ops``, in rows in memory.
+    """The inputs of the matrices of ``ops``, in memory, one row per sample.
 
-    On GPUs, a kernel ends where a vector is long, because the vectors of one layer fill the registers. On CPUs, it ends
-    before layers that are products between kernels. The next kernel reads what the last one wrote.
+    On GPUs, every layer has a kernel of its own if vectors are long, because the vectors of one layer fill the
+    registers. On CPUs, a kernel ends before each layer that is multiplied between kernels. The next kernel reads the
+    rows that the last one wrote.
 
     Args:
-        plan, ops: the network; :attr:`ops` are the same with multipliers between kernels, where the network is wide.
-        samples, size: samples, and bytes that they take.
+        plan, ops: the network. On CPUs, wide layers of :attr:`ops` are multiplied between kernels.
+        samples, size: number of samples, and the bytes that the cache takes.
         unneeded: layers whose outputs are not kept.
     """
 
@@ -41,7 +42,7 @@ class ActivationCache:
         self.unneeded = {op.origin for op in unneeded}
         self.ops = between_kernels(ops) if cpu else ops
         self._one: Rows | None = None
-        self._overflow: Any = None  # NaN where something was not finite, which was not stored, and 0 elsewhere
+        self._overflow: Any = None  # NaN for samples with a number that was not finite (stored as 0), 0 for others
         self._kept: list[RowVector] = []
         ActivationCache._all.add(self)
 
@@ -49,7 +50,10 @@ class ActivationCache:
     def make(
         cls, plan: Plan, ops: Sequence[Op], xs: Sequence[Any], key: Key | None, brief: bool = False
     ) -> ActivationCache | None:  # fmt: skip
-        """A cache for ``ops`` at ``xs``, or ``None`` if memory is short; ``brief`` ones, for chunks, have no limit."""
+        """A cache for ``ops`` at ``xs``, or ``None`` if it would take too much memory or there is one sample only.
+
+        ``brief`` caches live for one chunk; the bytes of other caches do not count for them.
+        """
         leaf = type(xs[0])
         samples, itemsize = max(dr.width(v) for v in xs), dr.itemsize_v(spilled(leaf))
         numbers, unneeded = sum(inputs(op, itemsize) for op in affine(ops)), []
@@ -58,7 +62,7 @@ class ActivationCache:
             numbers += sum(columns(op.weights.shape[0], itemsize) for op in kept_outputs(ops, unneeded))
         needed = samples * plan.vectors * itemsize * numbers
         whole = chunk_size(ops, samples, itemsize, plan.vectors) == samples
-        if samples == 1:  # many masks may follow, as many vectors as there are keys
+        if samples == 1:  # the key may have many lanes: dropout then makes one vector into many
             return None
         if not whole or (not brief and needed + cls.occupied() > limits.KEPT_BYTES):
             return None
@@ -66,7 +70,7 @@ class ActivationCache:
 
     @classmethod
     def occupied(cls) -> int:
-        """Bytes of all caches: a function may evaluate many networks before it differentiates any."""
+        """Bytes of all living caches. A function may evaluate many networks before it differentiates one."""
         return sum(cache.size for cache in cls._all)
 
     @property
@@ -94,7 +98,7 @@ class ActivationCache:
                 rows, overflow = self._finite(vector.rows, overflow)
                 written.append(rows)
                 continue
-            # It is not known yet which lanes will have a gradient, so numbers stored for the others must be finite.
+            # Lanes without gradient are not known yet. Infinity or NaN stored for them would spoil the product.
             components = list(op.fill(vector))
             finite = [dr.select(dr.isfinite(v), v, 0) for v in components]
             written.append(Rows(finite if multiplier is not None else with_bias(op, finite, i == 0), self.samples))
@@ -104,7 +108,8 @@ class ActivationCache:
         if not self.ends(op):
             self._kept += [RowVector(rows, len(v), leaf) for rows, v in zip(written, x, strict=True)]
             return x
-        # The next kernel must read an array with an entry for each sample: frozen functions guess sizes from rows.
+        # The next kernel must read an array with one entry per sample (`overflow`). From rows alone, a frozen function
+        # would guess a wrong number of lanes.
         self._overflow = overflow
         dr.eval([rows.numbers for rows in written], overflow)
         result = []
@@ -119,7 +124,10 @@ class ActivationCache:
         return RowVector(rows, count, leaf, not (self.bundled or self.kernel_per_layer), product)
 
     def ones(self, like: Rows) -> Rows:
-        """Rows of a 1 and zeros: products with a single column would add up samples in another order."""
+        """Rows of a 1 and zeros, whose product with cotangents is the bias gradient.
+
+        They have a whole packet of columns, because a product with a single column adds up samples in another order.
+        """
         if self._one is None:
             i = dr.arange(dr.uint32_array_t(like.leaf), dr.width(like.numbers) // like.columns * PACKET)
             self._one = like.of(dr.select(i % PACKET == 0, like.leaf(1), 0), PACKET)
@@ -141,7 +149,10 @@ class ActivationCache:
         return list(values) if self._overflow is None else [v + self._overflow for v in values]
 
     def filled(self, y: Sequence[Any]) -> list[Any]:
-        """The outputs ``y``, but NaN where an intermediate number was not finite. Call it after all was written."""
+        """The outputs ``y``, evaluated, but NaN where an intermediate number was not finite.
+
+        Call it after all layers were written.
+        """
         result = self.marked(y)
         sample = batch_sample(result, self.samples)
         dr.eval([vector.rows.numbers for vector in self._kept], result, sample)
@@ -158,12 +169,12 @@ class ActivationCache:
 
 
 def with_bias(op: Affine, x: Sequence[Any], biased: bool) -> list[Any]:
-    """``x`` and, for a layer with a bias, the constant input whose weight the bias is."""
+    """``x`` and, for a layer with a bias, one more input: 1 if ``biased``, otherwise 0. The bias is its weight."""
     return list(x) if op.bias is None else [*x, type(x[0])(1 if biased else 0)]
 
 
 def inputs(op: Affine, itemsize: int) -> int:
-    """Numbers in a row of the input of ``op``: with a constant input, the bias is one more column of the matrix."""
+    """Numbers in a row of the input of ``op``, with that of :func:`with_bias`."""
     return columns(op.weights.shape[1] + (op.bias is not None), itemsize)
 
 
@@ -173,9 +184,7 @@ def bytes_per_sample(ops: Sequence[Op], itemsize: int) -> int:
 
 
 def outputs_per_sample(ops: Sequence[Op]) -> int:
-    """Bytes of one sample's outputs that are kept for the backward pass between kernels, in training without
-    dropout.
-    """
+    """Bytes of one sample's layer outputs that are kept for the backward pass, in training without dropout."""
     return sum(4 * columns(op.weights.shape[0], 4) for op in kept_outputs(ops, unneeded_outputs(ops, None, None, 1)))
 
 
@@ -190,14 +199,15 @@ def chunk_size(ops: Sequence[Op], samples: int, itemsize: int, vectors: int = 1)
 
 
 def kept_outputs(ops: Sequence[Op], unneeded: Sequence[Affine]) -> list[Affine]:
-    """The layers of ``ops`` that are products between kernels in the forward pass, without the ``unneeded`` ones."""
+    """The layers of ``ops`` multiplied between kernels in the forward pass, without the ``unneeded`` ones."""
     return [op for op in affine(ops) if op.weights.shape[0] >= limits.WIDE_LAYER and op not in unneeded]
 
 
 def unneeded_outputs(ops: Sequence[Op], leaf: Any, key: Key | None, vectors: int) -> list[Affine]:
     """Layers whose output is not needed in the backward pass, if the inputs of all layers are known.
 
-    For these, there is a single function between the output and the next layer's input, whose output is enough.
+    Between such a layer and the next one is a single activation (with or without dropout) whose derivative follows from
+    its output.
     """
     result = [layer for op in ops for body in op.bodies for layer in unneeded_outputs(body, leaf, key, vectors)]
     for op, after, last in zip(ops, ops[1:], ops[2:], strict=False):

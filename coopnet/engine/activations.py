@@ -2,7 +2,7 @@
 
 Cooperative vectors know a handful of operations (+, -, *, fma, min, max, exp2, log2, tanh, step), so each function
 is written twice: from those for a :class:`drjit.nn.CoopVec`, and from Dr.Jit's full library for arrays. Derivatives
-take the output where that is exact, so that the pre-activation need not stay in registers.
+are computed from the output where that is exact, so that the pre-activation need not stay in registers.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ class Function:
     ``curvature(w, x, y, *params)`` is ``w`` times f''(x); a function without it is piecewise linear.
 
     ``dropped_slope(w, y, scale, *params)`` is ``slope`` of the activation followed by dropout, where the dropped-out
-    output ``y`` alone determines it: a dropped element is 0, and so must its derivative be. The slope of one that is
-    ``from_output`` makes no use of ``x``.
+    output ``y`` alone determines it: a dropped element is 0, and its derivative must be 0, too.
+
+    ``from_output``: ``slope`` does not use ``x``.
     """
 
     array: Callable[..., Any]
@@ -57,19 +58,20 @@ def _sigmoid(x: Any) -> Any:
 
 
 def _relu(x: Any) -> Any:
-    # The maximum is cheapest, but where both arguments are equal Dr.Jit differentiates it to 1. This, too, is exact.
+    # The maximum is cheapest, but Dr.Jit's derivative of it is 1 where both arguments are equal. `x - min(x, 0)` has
+    # the same value, and the derivative 0 there.
     return x - dr.minimum(x, 0) if dr.grad_enabled(x) else dr.maximum(x, 0)
 
 
 def _leaky_relu(x: Any, a: float) -> Any:
-    if dr.grad_enabled(x):  # by Dr.Jit's rule for ties, what follows would have the derivative 1 + a at 0
+    if dr.grad_enabled(x):  # Dr.Jit's derivative of the lines below would be 1 + a at 0
         return dr.fma(dr.minimum(x, 0), a, _relu(x))
-    # one operation less, and unlike that NaN stays NaN
+    # one operation less than above, and NaN stays NaN
     return dr.maximum(x, x * a) if a <= 1 else dr.minimum(x, x * a)
 
 
 def _softplus_array(x: Any, beta: float) -> Any:
-    # |x| and max(x, 0) by way of one minimum, so that their derivatives at 0 add up to 1/2, whatever Dr.Jit's is
+    # |x| and max(x, 0) are written with min(x, 0): whatever its derivative at 0, that of softplus is 1/2.
     return x - dr.minimum(x, 0) + dr.log(1 + dr.exp((2 * dr.minimum(x, 0) - x) * beta)) * (1 / beta)
 
 
@@ -90,8 +92,9 @@ def _single(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _squareplus_array(x: Any, beta: float) -> Any:
-    # (X + sqrt(X^2 + 4)) / 2 cancels for negative X; max(X, 0) + 2 / (|X| + sqrt(X^2 + 4)) is the same and does not.
-    # Cooperative vectors have neither root nor quotient, and the square of a half-precision X soon overflows.
+    # (X + sqrt(X^2 + 4)) / 2 suffers from cancellation for negative X. The equal expression max(X, 0) + 2 / (|X| +
+    # sqrt(X^2 + 4)) does not. It is computed for each component, as cooperative vectors have neither root nor quotient,
+    # and in single precision, as the square of a half-precision X soon overflows.
     def one(x: Any) -> Any:
         x = x * beta
         low = dr.minimum(x, 0)
@@ -109,14 +112,15 @@ def _squareplus_slope(y: Any, beta: float) -> Any:
     return _each(_single(one), y)
 
 
-#: Beyond, a Gaussian's distribution function is 0 or 1 in single precision; powers of x stay finite in half.
+#: For larger |x|, a Gaussian's distribution function is 0 or 1 in single precision. For smaller ones, powers of x are
+#: finite in half precision.
 _GELU_LIMIT = 10.0
 _GELU_LINEAR = math.sqrt(2 / math.pi)
 _GELU_CUBIC = 0.044715 * _GELU_LINEAR
 
 
 def _gelu_step(x: Any) -> tuple[Any, Any]:
-    """The hyperbolic tangent inside, and the derivative of its argument."""
+    """The hyperbolic tangent in GELU's formula, and the derivative of its argument."""
     x = dr.maximum(dr.minimum(x, _GELU_LIMIT), -_GELU_LIMIT)
     square = x * x
     t = dr.tanh(x * dr.fma(square, _GELU_CUBIC, _GELU_LINEAR))
@@ -129,7 +133,7 @@ def _gelu(x: Any) -> Any:
 
 def _gelu_slope(w: Any, x: Any, y: Any) -> Any:
     t, slope = _gelu_step(x)
-    inside = dr.maximum(dr.minimum(x, _GELU_LIMIT), -_GELU_LIMIT)  # infinity times the 0 behind it would be NaN
+    inside = dr.maximum(dr.minimum(x, _GELU_LIMIT), -_GELU_LIMIT)  # an infinite x times 1 - t * t = 0 would be NaN
     return w * (dr.fma(t, 0.5, 0.5) + (1 - t * t) * slope * inside * 0.5)
 
 

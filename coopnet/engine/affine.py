@@ -25,9 +25,9 @@ class Affine(Op):
     """``y = A x + b`` with packed ``A`` and optional ``b``; ``x`` is filled with zeros to the columns of ``A``.
 
     Args:
-        source: :class:`Weights` or a linear layer, read at every use, since packing or loading replaces them.
-        multiplier: the :class:`~.multipliers.Multiplier` that it uses.
-        origin: the op of the network from which this one was made, which outlives an evaluation.
+        source: :class:`Weights` or a linear layer. It is read at every use, since packing or loading replaces views.
+        multiplier: the :class:`~.multipliers.Multiplier` that computes the products.
+        origin: the network's own op from which this one was made for an evaluation.
     """
 
     affine = takes_rows = piecewise_linear = True
@@ -50,12 +50,12 @@ class Affine(Op):
         return layout.value if isinstance(layout, Constant) else layout
 
     def fill(self, x: Any) -> Any:
-        """``x`` with zeros for columns of ``A`` that only padding put there."""
+        """``x`` with zeros for the padding columns of ``A``."""
         missing = self.source.weights.shape[1] - len(x)
         return drnn.CoopVec([*x, *[x.type(0)] * missing]) if missing else x
 
     def product(self, x: Any, biased: bool = True) -> Any:
-        """``A x``, plus ``b`` if ``biased``; derivatives are without."""
+        """``A x``, plus ``b`` if ``biased``. Tangents have no bias."""
         return self.multiplier.product(self, x, biased)
 
     def evaluate(self, x: Bundle, key: Key | None, store: Store | None = None) -> Record:

@@ -6,14 +6,14 @@ samples add to separate buffers of the same shape, which are summed in single pr
 long, and fewer threads queue for an address.
 
 The buffers are reached through ``dr.switch``. Its callables trace to the same code and differ only in the captured
-buffer, so Dr.Jit compiles one. A callable runs the network forward again and the cotangents back; all of them read the
-same weights.
+buffer, so Dr.Jit compiles one. A callable evaluates the network again and propagates the cotangents back. All callables
+read the same weights.
 
 In a symbolic loop or conditional the banks can be filled, but not summed; see :mod:`coopnet.jit.deferred`, and
 :mod:`coopnet.engine.loop_banks` for gradients that are taken in the loop itself.
 
-Another kernel that adds to banks overrides :meth:`BankOp.cotangents`, as :mod:`coopnet.engine.inner_loss` does, or
-hands :func:`adding` to :func:`~.ops.pullback`.
+Other kernels can add to banks, too: they override :meth:`BankOp.cotangents`, as :mod:`coopnet.engine.inner_loss` does,
+or pass :func:`adding` to :func:`~.ops.pullback`.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ def banks_for(samples: int, most: int | None = None, share: int | None = None) -
 def banks_in_scope(samples: int, vectors: int = 1, most: int | None = None) -> int:
     """Number of banks for a batch inside a symbolic loop, with so many ``vectors`` for each sample.
 
-    All of them are traced, so fewer are better.
+    Tracing takes time for each bank, so more terms share one than outside.
     """
     count = banks_for(samples * vectors * limits.LOOP_TURNS, most, limits.ONE_BANK_SAMPLES)
     return min(count, -(-samples // WARP))
 
 
 class BankOp(NetworkOp):
-    """Differentiates by accumulating in banks."""
+    """Computes weight gradients by accumulating in banks."""
 
     def pull_back(self, dys: list, samples: int) -> tuple[list, list | None]:
         sets, dxs = self.filled(dys, samples, banks_for(samples * self.plan.vectors))
@@ -79,14 +79,14 @@ class BankOp(NetworkOp):
         key_args, lanes = self._key_args(samples), None
         sets = [Banks(b, self.ops, count) for b in self.buffers]
         if count > 1 or which is not None:
-            # Computed in a kernel of their own: fused with the call, they would compete with it for registers.
-            # Before anything else is evaluated, as that would compute the scheduled losses, which share this kernel.
+            # These get a kernel of their own. Fused with the call, they would compete with it for registers. It is the
+            # first to be evaluated, so that the losses, which the caller has scheduled, become a part of it.
             dr.eval(xs, dys, which, sample, [banks.zeros for banks in sets])
             lanes = Warps(dr.uint32_array_t(type(dys[0])), samples)
             xs, dys = lanes.widen(xs), lanes.widen(dys)
             which = None if which is None else lanes.widen([which])[0]
             if self.key is not None and samples != lanes.count:
-                # the lanes behind the samples may draw any mask
+                # the lanes after the last sample may have any mask
                 index = lanes.number if self.key.index is None else lanes.widen(key_args[:1])[0]
                 key_args = [index, *(v if dr.width(v) == 1 else lanes.widen([v])[0] for v in key_args[1:])]
         dxs = self._fill(sets, count, xs, dys, key_args, which)
@@ -104,7 +104,7 @@ class BankOp(NetworkOp):
         if which is None and count == 1:
             return bodies[0](xs, dys, key_args)
         if which is None:
-            # Warps take banks in turn: neighbours run at the same time, and would queue for the addresses of one bank.
+            # Warps take turns: neighbouring warps run at the same time, and would queue for the addresses of one bank.
             uint32 = dr.uint32_array_t(type(dys[0]))
             which = dr.arange(uint32, max(dr.width(v) for v in [*dys, *xs])) // WARP % count
         return dr.switch(which, bodies, xs, dys, key_args)
@@ -125,7 +125,7 @@ class BankOp(NetworkOp):
             xs = with_room(xs, matrices(ops), in_use(ops, self.plan.vectors))
             tape = self.plan.evaluate(ops, xs, key)
             dys, more = self.cotangents(tape, dys)
-            return [*self.plan.pullback(tape, dys, key, visit), *more] or [dys[0]]  # a call has some result
+            return [*self.plan.pullback(tape, dys, key, visit), *more] or [dys[0]]  # a call must return an array
 
         return back
 
@@ -138,13 +138,11 @@ class BankOp(NetworkOp):
         return dys, []
 
     def ops_for(self, k: int) -> Sequence[Op]:
-        """The ops with which samples of bank ``k`` are evaluated: those that the banks are for, or ones with other
-        weights.
-        """
+        """The ops with which samples of bank ``k`` are evaluated: :attr:`ops`, or the same with other weights."""
         return self.ops
 
     def called(self, which: Any, networks: Sequence[Sequence[Op]]) -> list:
-        """The outputs, in a call, of the network that each sample uses; ``networks`` differ in their weights only."""
+        """The outputs of network ``which`` for each sample, in a virtual call; ``networks`` differ in weights only."""
 
         def forth(ops: Sequence[Op]) -> Callable[[list, list], list]:
             return lambda xs, key_args: self.plan.evaluate(ops, xs, bank_key(key_args)).flat()
@@ -153,7 +151,7 @@ class BankOp(NetworkOp):
         return dr.switch(which, [forth(ops) for ops in networks], self.xs, key_args)
 
     def _key_args(self, samples: int) -> list:
-        """The key for a call: there is no lane number inside, so every sample's identity goes in."""
+        """The key as arguments of a call. There is no lane number in a call, so each sample's index is passed."""
         if self.key is None:
             return []
         uint32 = dr.uint32_array_t(type(self.xs[0]))
@@ -162,10 +160,10 @@ class BankOp(NetworkOp):
 
 
 class ScopeBankOp(BankOp):
-    """The same inside a symbolic loop or conditional: the banks are summed when it is left.
+    """:class:`BankOp` inside a symbolic loop or conditional: the banks are summed when it is left.
 
-    ``later`` are the :class:`Deferred` buffers of those ``buffers`` that want gradients. The gradient goes to them;
-    tangents come from ``buffers``, the only ones that Dr.Jit's forward mode knows a loop to depend on.
+    ``later`` are the :class:`Deferred` buffers of those ``buffers`` that need gradients. They receive the gradient.
+    Tangents come from ``buffers``: in Dr.Jit's forward mode, a loop depends on these only.
     """
 
     def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None, later: list) -> list:  # type: ignore[override]
@@ -175,8 +173,8 @@ class ScopeBankOp(BankOp):
             return super().eval(plan, buffers, xs, key)
         self.plan, self.buffers, self.xs, self.key = plan, buffers, xs, key
         self.ops = rebase(plan.ops, plan.buffers, buffers)
-        # In a call, with registers of its own: beside other code of a long loop, above all one that traces rays, OptiX
-        # spills the network's vectors, and calls cost little.
+        # A call has registers of its own and costs little. Inlined in a long loop, above all one that traces rays, the
+        # network's vectors would be spilled by OptiX.
         return self.called(dr.uint32_array_t(type(xs[0]))(0), [self.ops])
 
     def pull_back(self, dys: list, samples: int) -> tuple[list, list | None]:
@@ -197,7 +195,7 @@ class ScopeBankOp(BankOp):
             assert context is not None
             count = context.banks or banks_in_scope(samples, self.plan.vectors, limits.BANKS_TURNS)
             once = [functools.partial(context.once, b) if dr.grad_enabled(b) else None for b in self.plan.buffers]
-        # of buffers that want gradients, the banks are the same for all uses of the network in the scope
+        # all uses of the network in the scope share the banks of buffers that need gradients
         biases = tuple(op.bias.offset for op in affine(self.ops) if op.bias is not None)
         makes = [functools.partial(Banks, b, self.ops, count) for b in self.buffers]
         sets = [make() if o is None else o((count, biases), make) for o, make in zip(once, makes, strict=True)]
@@ -230,8 +228,8 @@ def adding(
 class Banks:
     """``count`` accumulators for the gradients of one packed buffer.
 
-    Behind the matrices of the buffer, each has room for the gradients of biases, which are accumulated as matrices (see
-    :class:`Layout`): ``biased`` maps the place of a bias in the buffer to a layer that has it and to its place there.
+    After the matrices of the buffer, each bank has room for gradients of biases, which are accumulated as matrices (see
+    :class:`Layout`). ``biased`` maps the offset of a bias in the buffer to a layer with it and its offset in a bank.
     """
 
     def __init__(self, buffer: Any, ops: Sequence[Op], count: int):
@@ -246,7 +244,7 @@ class Banks:
                 width = -(-width // 64) * 64
                 self.biased[op.bias.offset] = (op, width)
                 width += op.layout.bias.size
-        # Only the gradients of banks are read, never their values, so that all can share one array.
+        # Only the gradients of banks are read, not their values, so all banks share one array of values.
         value = dr.opaque(leaf, 0, (width,)) if self.biased else dr.detach(buffer)
         self.banks, self.zeros = [leaf(value) for _ in range(count)], list[Any]()
         dr.enable_grad(self.banks)
@@ -254,23 +252,24 @@ class Banks:
             for bank in self.banks:
                 dr.set_grad(bank, dr.opaque(leaf, 0, (width,)))
             return
-        # Gradients of zero from one kernel. Equal arrays would be one variable; these differ in a lane beyond the end.
+        # One kernel writes zero gradients for all banks. Dr.Jit would merge equal arrays into one variable, so these
+        # expressions differ in a lane beyond the end.
         lane = dr.arange(dr.uint32_array_t(leaf), width)
         self.zeros = [dr.select(lane == 0xFFFFFFFF, leaf(k + 1), leaf(0)) for k in range(count)]
 
     def open(self) -> None:
-        """Set the banks to zero; :attr:`zeros` may have been evaluated with other arrays before."""
+        """Set the banks to zero. :attr:`zeros` may have been evaluated before, together with other arrays."""
         if self.zeros:
             dr.eval(self.zeros)
         for bank in self.banks[: len(self.zeros)]:
             dr.set_grad(bank, self.zeros.pop(0))  # the bank must hold the only reference, or adding to it would copy
 
     def sides(self, ops: Sequence[Op], k: int) -> Iterator[tuple[Affine, Any]]:
-        """Layers with a bias, and the views of bank ``k`` that accumulate its gradient."""
+        """The layers whose bias gradient is accumulated as a matrix, each with its view in bank ``k``."""
         for op in affine(ops):
             if op.bias is not None and op.bias.offset in self.biased:
                 owner, offset = self.biased[op.bias.offset]
-                # compared by variable: a scope traced again brings other objects
+                # compare variables, not objects: tracing a scope again makes other objects
                 if owner.bias.buffer.index == op.bias.buffer.index:
                     yield op, views.changed(owner.layout.bias, buffer=self.banks[k], offset=offset)
 
@@ -282,7 +281,7 @@ class Banks:
             total = total + single(dr.grad(bank))
         if self.biased:
             dr.eval(total)
-            with unmasked(self.leaf):  # it may be taken when a symbolic loop within an evaluated one is left
+            with unmasked(self.leaf):  # a symbolic loop may end within an evaluated one, which has a mask
                 total = self._with_biases(total)
         return self.leaf(total)  # unevaluated: the sum joins the kernel that reads it
 
@@ -299,7 +298,7 @@ class Banks:
             yield offset + dr.gather(type(row), op.layout.bias_places, row), views.places(op.bias, row)
 
     def side_by_side(self) -> Any:
-        """The banks' gradients one after the other, each in the layout of the packed buffer."""
+        """The banks' gradients concatenated, each in the layout of the packed buffer; evaluated."""
         entry = dr.arange(dr.uint32_array_t(self.leaf), self.width)
         result = dr.empty(self.leaf, len(self.banks) * self.width)
         gradients = [dr.grad(bank) for bank in self.banks]
@@ -322,7 +321,7 @@ def bank_key(args: list) -> Key | None:
 
 
 def in_use(ops: Sequence[Op], vectors: int) -> int:
-    """Components in use at a time in the backward pass of ``vectors`` vectors.
+    """Number of components in registers at a time in the backward pass of ``vectors`` vectors.
 
     They are the inputs of all affine ops, and the cotangents of one.
     """

@@ -15,8 +15,8 @@ from .ops import Bundle, Op, Record, Store, Visit, evaluate, jvp, pullback
 class Branching(Op):
     """Runs several lists of ops on one input, and adds their outputs up or concatenates them.
 
-    An empty list is the input itself: a residual connection is the sum of it and a body, a skip connection the
-    concatenation of a body and it.
+    An empty list returns the input. A residual connection is the sum of an empty list and a body. A skip connection is
+    the concatenation of a body and an empty list.
     """
 
     def __init__(self, bodies: Sequence[Sequence[Op]], merge: str):
@@ -29,7 +29,7 @@ class Branching(Op):
         return drnn.CoopVec([v for y in ys for v in y])
 
     def split(self, dy: Any, sizes: Sequence[int]) -> list[Any]:
-        """The adjoint of :meth:`join`: the cotangent of each body's output, those having ``sizes`` components."""
+        """The adjoint of :meth:`join`: the cotangent of each body's output. The outputs have ``sizes`` components."""
         if self.merge == "sum":
             return [dy] * len(sizes)
         parts, start = list(dy), 0

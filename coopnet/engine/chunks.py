@@ -1,4 +1,4 @@
-"""A batch in chunks of one size, each a run of the same kernels."""
+"""A batch in chunks of one size, so that the same kernels run for each."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ..random.key import Key
 
 
 class Chunk:
-    """Samples from ``start`` on; where the batch ends earlier, its last sample is repeated.
+    """``size`` samples from ``start`` on. In the last chunk, the batch's last sample is repeated to fill it.
 
     Args:
         uint32: the type of indices.
-        start, size: the chunk's first sample, and how many it has.
-        samples: those of the batch.
+        start, size: the chunk's first sample, and its number of samples.
+        samples: number of samples of the batch.
     """
 
     def __init__(self, uint32: type, start: int, size: int, samples: int):
@@ -36,10 +36,10 @@ class Chunk:
 
 
 def chunks(uint32: type, samples: int, size: int, key: Key | None) -> Iterator[tuple[Chunk, Key | None]]:
-    """A batch of ``samples`` in chunks of ``size``, each with its part of the ``key``, whose numbers are evaluated."""
+    """The chunks of a batch, each with its part of the ``key``, whose numbers are evaluated."""
     words: list[Any] = []
     if key is not None:
-        key = key.traced(uint32)  # of numbers, every seed would be a kernel of its own
+        key = key.traced(uint32)  # with Python numbers, every seed would need another kernel
         words = [key.seed, key.words(uint32, samples)[0], key.step]
         dr.eval(words)
     for start in range(0, samples, size):

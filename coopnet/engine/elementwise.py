@@ -15,7 +15,7 @@ from .row_vectors import in_place
 
 
 class Elementwise(Op):
-    """``y_i = f(x_i)``: the Jacobian is diagonal, so tangents and cotangents are treated alike."""
+    """``y_i = f(x_i)``: the Jacobian is diagonal, so :meth:`slope` serves tangents and cotangents."""
 
     def value(self, x: Any, key: Key | None) -> Any:
         raise NotImplementedError
@@ -92,7 +92,7 @@ class Nonlinearity(Elementwise):
 
 
 class Mask(Elementwise):
-    """Dropout of any law; linear, so that its derivative is itself.
+    """Dropout of any law. It is linear, so it maps tangents and cotangents as it maps vectors.
 
     ``layer`` has a ``law`` and is called as ``layer(x, key)``.
     """
@@ -110,7 +110,7 @@ class Mask(Elementwise):
 
 
 class MaskedNonlinearity(Op):
-    """An activation and the dropout behind it.
+    """An activation followed by dropout.
 
     The derivative of both follows from their output alone (see :attr:`Function.dropped_slope`), so the backward pass
     needs neither the mask nor the pre-activation.
@@ -126,7 +126,7 @@ class MaskedNonlinearity(Op):
         return self.activation.piecewise_linear
 
     def evaluate(self, x: Bundle, key: Key | None, store: Store | None = None) -> Record:
-        # the mask takes vectors only, and reading them from rows costs more than the function
+        # dropout needs vectors in registers; the activation then costs less there than on rows
         x = [packed(v) for v in x]
         inner = evaluate((self.activation, self.mask), x, key)
         return Record(self, x, inner.y, [inner])
@@ -154,7 +154,7 @@ class MaskedNonlinearity(Op):
 
 
 def fused(ops: Sequence[Op]) -> list[Op]:
-    """``ops`` with every activation that has a :attr:`Function.dropped_slope` and the mask behind it as one."""
+    """``ops``, where an activation with a :attr:`Function.dropped_slope` and the dropout after it become one op."""
     result: list[Op] = []
     for op in ops:
         before = result[-1] if result else None

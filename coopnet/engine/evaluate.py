@@ -1,4 +1,4 @@
-"""Evaluates a network on a bundle, and its gradient by the input, in the way that the tables choose."""
+"""Evaluates a network on a bundle, or its gradient with respect to the input, in the way that the tables choose."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .stack import stacked
 from .store import StoreOp, evaluate_between_kernels, slopes
 from .strategies import EVALUATION, GRADIENTS, LOSSES, SLOPES, StepLoss, choose, worth_copies
 
-#: The ways of weight gradients that are operations of Dr.Jit's, by their names in :data:`~.strategies.GRADIENTS`.
+#: The ways to compute weight gradients that are custom operations of Dr.Jit, by name in :data:`~.strategies.GRADIENTS`.
 OPERATIONS: dict[str, type[NetworkOp]] = {
     "spill": SpillOp,
     "store": StoreOp,
@@ -45,9 +45,9 @@ def evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
 
     The vectors of ``x`` may be :class:`UnpackedVector`; those that are returned are packed.
 
-    A sum over samples has as many terms as there are vectors: ``1 + k`` per sample.
+    Each sample adds ``1 + k`` outer products to the gradient of a matrix, one for each vector of the bundle.
     """
-    with unmasked(x[0].type):  # matrices have no lanes that leave a loop
+    with unmasked(x[0].type):  # the mask of an evaluated loop must not apply to entries of matrices
         return _evaluate(ops, x, key)
 
 
@@ -80,8 +80,8 @@ def _evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
     inputs: list[Any] = [plan, plan.buffers, xs, key]
     if way == "loop banks":
         inputs.append([outside(b).buffer for b in plan.buffers if dr.grad_enabled(b)])
-        # Dr.Jit notes that the scope depends on a buffer at ordinary operations only, not at custom ones; without the
-        # note, forward mode would lose the tangents of the weights.
+        # Dr.Jit records that the scope depends on a buffer at ordinary operations, not at custom ones. Without this
+        # record, forward mode would lose the tangents of the weights.
         _ = [b * 1 for b in plan.buffers]
     return plan.split(dr.custom(operation, *inputs))
 
@@ -101,7 +101,7 @@ def situation_of(ops: Sequence[Op], x: Bundle) -> Situation:
 
 
 def _by_drjit(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
-    """Evaluate a network for Dr.Jit to differentiate by itself, also where tangents and cotangents are constants."""
+    """Evaluate a network such that Dr.Jit itself differentiates it, also with constant tangents and cotangents."""
     if plan.situation.cuda:
         return in_room(plan.ops, x, key).y
     xs = flat(x)
@@ -110,16 +110,16 @@ def _by_drjit(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
 
 
 def _tangents(s: Situation, components: int) -> int:
-    """How many tangents to take at a time: as many as fit into a GPU's registers with the value.
+    """How many tangents to compute at a time: on GPUs, as many as fit into the registers besides the value.
 
-    CPUs spill vectors to the cache, which is cheap.
+    On CPUs all: they spill vectors to the cache, which is cheap.
     """
     return max(1, ALL // max(components, s.network.width) - 1) if s.cuda else s.vectors - 1
 
 
 def _in_parts(ops: Sequence[Op], x: Bundle, key: Key | None, most: int, s: Situation) -> Bundle:
     """:func:`evaluate` with at most so many tangents at a time."""
-    # In one kernel, OptiX would interleave them. Where gradients are wanted, values are evaluated anyway.
+    # In one kernel, OptiX would interleave the parts. If gradients are needed, values are evaluated anyway.
     attached = s.stacked or s.weights or s.inputs
     in_kernels_of_their_own = not attached and not s.symbolic and s.samples >= limits.LAUNCHES_SAMPLES
     parts = []
@@ -133,10 +133,10 @@ def _in_parts(ops: Sequence[Op], x: Bundle, key: Key | None, most: int, s: Situa
 
 
 def _widened(x: Bundle, samples: int) -> Bundle:
-    """A bundle whose components all have a lane for every sample, if it has tangents.
+    """The bundle; if it has tangents, all components get a lane for every sample.
 
-    Those are often constants. A vector of one lane would be masked as one sample by dropout, and have a gradient that
-    is summed over the samples already.
+    Tangents are often constants of one lane. Dropout would give such a vector the mask of one sample, and its gradient
+    would be summed over the samples.
     """
     if len(x) == 1:
         return x
@@ -150,20 +150,20 @@ def _widened(x: Bundle, samples: int) -> Bundle:
     return [wide(one) for one in x]
 
 
-# ---- The gradient by the input ---------------------------------------------------------------------------------
+# ---- The gradient with respect to the input --------------------------------------------------------------------
 
 
 def input_gradient(ops: Sequence[Op], x: Any, key: Key | None) -> tuple[Any, list] | None:
-    """The output of ``ops`` and its gradient by the input, which cannot be differentiated in turn.
+    """The output of ``ops`` and its gradient with respect to the input, which cannot be differentiated in turn.
 
-    One vector goes back through the layers instead of a tangent forward for every coordinate; ``None`` where tangents
-    are faster (:data:`~.strategies.SLOPES`).
+    This is reverse mode: one cotangent instead of a tangent for every coordinate. Returns ``None`` where tangents are
+    faster (:data:`~.strategies.SLOPES`).
 
     Args:
         ops: a network with one output.
         x: its input, a ``CoopVec`` or :class:`UnpackedVector`.
     """
-    # weights may track gradients, but none is taken of what is returned
+    # weights may have gradients enabled, but the results are not differentiated
     s = situation_of(ops, [x])._replace(weights=False)
     with unmasked(x.type):
         way, _ = choose(SLOPES, s)
@@ -185,7 +185,7 @@ def _slopes_in_kernel(ops: Sequence[Op], x: Any, key: Key | None, s: Situation) 
 
 
 def _slopes_again(ops: Sequence[Op], x: Any, key: Key | None, s: Situation) -> tuple[Any, list]:
-    """Go back with the activations of one layer at a time, each evaluated from the input when it is needed."""
+    """Reverse mode in one kernel, in which each layer's input is evaluated again, from the network's input."""
     ops = with_transposed(ops)
     records = forward(ops, [x], key).records
     y, dx = records[-1].y[0], _ones(x, s)
@@ -194,12 +194,12 @@ def _slopes_again(ops: Sequence[Op], x: Any, key: Key | None, s: Situation) -> t
         below = pullback(Tape(records[i : i + 1], dx), dx, key, True, lambda *_: None)
         assert below is not None
         dx = below
-        if i in behind_activations[:-1]:  # those in front of the last matrix are at hand
-            in_order(s.backend)  # otherwise Dr.Jit would find that it has computed them before, and keep them
+        if i in behind_activations[:-1]:  # the activations in front of the last matrix are known
+            in_order(s.backend)  # or Dr.Jit would reuse the vectors from before, and keep them in registers
             records = forward(ops[:i], [x], key).records
     return y, list(dx[0])
 
 
 def _ones(x: Any, s: Situation) -> Bundle:
-    """The cotangent of one output, in a lane for each sample: dropout would take one lane for one sample."""
+    """The cotangent 1 of one output, with a lane for each sample (see :func:`_widened`)."""
     return [vector([dr.full(x.type, 1, s.samples)], list(x))]

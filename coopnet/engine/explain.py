@@ -24,7 +24,7 @@ class Explanation:
     """How the weight gradient of a batch is computed.
 
     ``path`` is ``"spill"``, ``"store"``, ``"banks"`` or ``"builtin"``, and ``reason`` says why. ``memory`` is in bytes,
-    without inputs and outputs; ``chunks`` is the number of chunks of a spilled batch, ``banks`` that of accumulators.
+    without inputs and outputs. ``chunks`` is the number of chunks of a spilled batch, ``banks`` the number of banks.
     """
 
     samples: int
@@ -51,7 +51,7 @@ class Explanation:
 
 
 def explain(ops: Sequence[Op], backend: str, samples: int, frozen: bool, itemsize: int) -> Explanation:
-    """Explain the gradient of ``ops`` over ``samples`` samples; ``itemsize`` is that of the spilled numbers."""
+    """Explain the gradient of ``ops`` over ``samples`` samples; ``itemsize`` is the bytes of a spilled number."""
     which = dr.JitBackend.CUDA if backend == "cuda" else dr.JitBackend.LLVM
     s = Situation(
         Network(ops), which, samples, lanes=core.llvm_lanes(), symbolic=symbolic(), frozen=frozen,

@@ -1,8 +1,9 @@
 """Products that a frozen function leaves to its caller.
 
-Libraries multiply faster than Dr.Jit, but cannot be called in a function that is being recorded. In the context of
-:func:`leaving`, networks whose gradients are products over samples may only write the operands: the function returns
-them, the products are computed outside, and a second function brings them to the gradients.
+Libraries multiply faster than Dr.Jit, but cannot be called in a function that is being recorded. In the context
+:func:`leaving`, networks whose gradients are products over samples may leave these products out and only write the
+operands. The function returns the operands, its caller computes the products, and a second function adds them to the
+gradients.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from .products import Product, Sums, library, multiply
 
 
 class ExternalProducts:
-    """The products that were left to the caller, without their numbers: a constant of the recording.
+    """Describes the products that are left to the caller, without their operands: a constant of the recording.
 
-    Networks get it when they are evaluated, since their way may depend on it. Products are left only while it
-    is ``open``: code that differentiates a network by itself needs the gradient at once.
+    Networks look it up when they are evaluated, since the choice of their strategy depends on it. Products are left
+    only while it is ``open``: code that differentiates a network by itself needs the gradient at once.
 
     Args:
         parameters: the arrays, by name, whose gradients may be left.
@@ -33,12 +34,12 @@ class ExternalProducts:
 
     @classmethod
     def where_faster(cls, parameters: Mapping[str, Any], runs: int = 0) -> ExternalProducts | None:
-        """One, if there is a library to multiply with on the backend of ``parameters``."""
+        """An instance, or ``None`` if there is no library for products on the backend of ``parameters``."""
         first = next(iter(parameters.values()), None)
         return cls(parameters, runs) if first is not None and library(dr.backend_v(first)) else None
 
     def name(self, buffer: Any) -> str | None:
-        """The parameter that ``buffer`` is."""
+        """The name of the parameter whose array is ``buffer``, or ``None``."""
         for name, value in self.parameters.items():
             if value.array.index == buffer.index and value.array.index_ad == buffer.index_ad:
                 return name
@@ -49,7 +50,7 @@ class ExternalProducts:
         return all(self.name(buffer) is not None for buffer in buffers)
 
     def leave(self, products: Sequence[Product]) -> None:
-        """Leave ``products`` for later, of the layers as the field has them, which outlive the recording."""
+        """Leave ``products`` to the caller. They refer to the field's own layers, which outlive the recording."""
         for p in products:
             op = p.op.origin
             name = self.name(op.weights.buffer)
@@ -57,7 +58,7 @@ class ExternalProducts:
             self.entries.append((name, Product(op, p.cotangent, p.activation, p.of)))
 
     def take(self) -> list[tuple[Any, Any]]:
-        """The operands' numbers, which are not kept here."""
+        """The operands' numbers, which are removed from here."""
         return [(p.cotangent.take(), p.activation.take()) for _, p in self.entries]
 
     def multiply(self, operands: Sequence[tuple[Any, Any]]) -> list[Any]:
@@ -66,7 +67,7 @@ class ExternalProducts:
         return multiply([(p.cotangent.of(a), p.activation.of(b)) for (_, p), (a, b) in pairs])
 
     def completed(self, gradients: Mapping[str, Any], products: Sequence[Any]) -> dict[str, Any]:
-        """The flat ``gradients`` so far, by name, with these ``products``, as :meth:`multiply` returns them."""
+        """The flat ``gradients``, by name, plus these ``products``, as :meth:`multiply` returns them."""
         sums = Sums()
         for (name, p), product in zip(self.entries, products, strict=True):
             sums.add(name, p, product)
@@ -79,7 +80,7 @@ class ExternalProducts:
         }
 
 
-#: ``with leaving(products)``: networks know these :class:`ExternalProducts`, if they are not ``None``.
+#: ``with leaving(products)``: networks may leave products to these :class:`ExternalProducts`, unless they are ``None``.
 leaving = Context("external products")
-#: Those of the innermost context, or ``None``.
+#: The :class:`ExternalProducts` of the innermost context, or ``None``.
 innermost: Callable[[], ExternalProducts | None] = leaving.get

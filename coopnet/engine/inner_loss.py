@@ -1,8 +1,8 @@
 """Losses that are computed between forward and backward pass, inside one kernel.
 
-Outer products are added up by callables that evaluate the network again. In the context of :func:`loss_inside`, which
-says how the loss of a sample follows from its outputs, the callable computes this loss and its cotangents in between.
-The network is evaluated once for each step, every dropout mask is drawn once, and no output is written to memory.
+Gradient banks are filled by callables that evaluate the network again. The context :func:`loss_inside` says how the
+loss of a sample follows from its outputs. In it, the callable itself computes the loss and the cotangents of the
+outputs. So each step evaluates the network once, draws every dropout mask once, and writes no output to memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class InnerLoss:
     """How the losses of samples follow from the outputs of a network.
 
     Args:
-        ops: the network, as it is going to be evaluated.
+        ops: the network, the very list that is going to be evaluated.
         function: ``function(outputs, inputs) -> losses``, of each sample separately. It is traced inside a call, so it
             may refer to no other arrays.
         inputs: arrays with an entry per sample, or one: targets, and further arguments of the function.
@@ -30,8 +30,8 @@ class InnerLoss:
 
     def __init__(self, ops: Sequence[Op], function: Callable, inputs: Sequence[Any]):
         self.ops, self.function, self.inputs = ops, function, list(inputs)
-        #: ``taken``: will the backward pass of the network compute the losses? Then ``cotangent``, of one entry, times
-        #: ``share`` is set before it as the cotangent of every loss, and the ``losses`` are here after it.
+        #: ``taken``: will the backward pass of the network compute the losses? If so, set ``cotangent`` (one entry) and
+        #: ``share`` before it; their product is the cotangent of every loss. ``losses`` are set by it.
         self.taken, self.cotangent, self.share, self.losses = False, None, 1.0, None
 
     def differentiate(self, outputs: list, inputs: list, cotangent: Any) -> tuple[Any, list]:
@@ -47,7 +47,7 @@ class InnerLoss:
 
 
 class InnerLossOp(BankOp):
-    """Accumulates in banks, and computes the losses in between; cotangents from outside are not used."""
+    """Accumulates in banks. The same call computes the losses; cotangents from outside are not used."""
 
     def pull_back(self, dys: list, samples: int) -> tuple[list, list | None]:
         loss = self.plan.loss
@@ -63,11 +63,11 @@ class InnerLossOp(BankOp):
         return dys, [losses]
 
 
-#: ``with loss_inside(loss)``: the network of ``loss`` may compute it in its backward pass, if it is not ``None``.
+#: ``with loss_inside(loss)``: the network of ``loss`` may compute it in its backward pass. ``None`` changes nothing.
 loss_inside = Context("inner loss")
 
 
 def inner_loss(ops: Sequence[Op]) -> InnerLoss | None:
-    """The loss of the innermost context, if it is about ``ops``."""
+    """The loss of the innermost context if it belongs to ``ops``, or ``None``."""
     loss = loss_inside.get()
     return loss if loss is not None and loss.ops is ops else None

@@ -1,7 +1,7 @@
 """Every measured constant of the engine: its unit, what it limits, and the benchmark that measured it.
 
-Constants that decide between ways are compared in :mod:`.strategies` alone. The others limit how much is done at a
-time. They are read from this module at every use, so that tests can set them.
+Only :mod:`.strategies` compares the constants that decide between ways. The others limit how much is done at a time.
+All are read from this module at every use, so that tests can set them.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ def by_lanes(entries: Mapping[int, T], lanes: int) -> T:
 
 # ---- Wide layers on CPUs: products between kernels (benchmarks/networks.py) --------------------------------------
 
-#: Components, by the lanes that a CPU stores at a time. Layers are products between kernels if the narrower side of the
-#: network's largest matrix has at least so many: first for piecewise linear activations, then for others, which are
-#: slow on vectors that exceed the registers. Those for 8 lanes are from benchmarks/own_steps.py on a Zen 4.
+#: Components, by the lanes that a CPU stores at a time. Layers are products between kernels if a matrix of the network
+#: has at least so many rows and columns. The first number is for piecewise linear activations, the second for others,
+#: which are slow on vectors that exceed the registers. Those for 8 lanes are from benchmarks/own_steps.py on a Zen 4.
 WIDE_TRAINED = {8: (48, 48), 16: (160, 96)}
 #: The same if weights need no gradient.
 WIDE_EVALUATED = {8: (96, 64), 16: (160, 96)}
@@ -36,14 +36,14 @@ WIDE_BYTES = 1 << 28
 
 # ---- Products in kernels on CPUs (benchmarks/networks.py) --------------------------------------------------------
 
-#: Bytes of a line of the first-level cache, and its sets.
+#: Bytes of a line of the first-level cache, and number of its sets.
 CACHE_LINE_BYTES, CACHE_SETS = 64, 64
-#: By the lanes of a CPU's vectors. Blocks of rows are faster if a column of the matrix shares at most so many sets of
-#: the first-level cache; and the most rows of a block. Outputs of 16 lanes take twice the memory of those of 8.
+#: By the lanes of a CPU's vectors. First number: blocks of rows are faster if the entries of a column fall into at most
+#: so many sets of the first-level cache. Second: the most rows of a block.
 ROW_BLOCKS = {8: (4, 32), 16: (16, 40)}
 #: Fewest lanes for which blocks of rows are faster than panels.
 WIDE_LANES = 16
-#: Larger matrices are copied to panels: bytes of a first-level cache.
+#: Bytes of a first-level cache. Larger matrices are copied to panels.
 PANELS_BYTES = 48 << 10
 #: Fewest rows of a matrix in panels, and most rows of a panel.
 PANELS_ROWS, PANEL_ROWS = 16, 64
@@ -51,7 +51,7 @@ PANELS_ROWS, PANEL_ROWS = 16, 64
 #: unrolled in recorded functions. 3,000 compile in a second, and three times as many in 20. With 8 lanes, the code for
 #: a multiplication is twice as long, and more than 1,000 gain nothing.
 UNROLLED = {8: 1000, 16: 3000}
-#: Fewest samples for which that pays.
+#: Fewest samples for which unrolling pays.
 UNROLLED_SAMPLES = 1 << 11
 #: By the lanes of a CPU's vectors: outputs that are summed in registers at a time.
 UNROLLED_ROWS = {8: 12, 16: 16}
@@ -60,16 +60,17 @@ COPIES_SAMPLES = 512
 
 # ---- Kernels on GPUs (benchmarks/training_steps.py, benchmarks/input_gradient.py) ---------------------------------
 
-#: For longer vectors, Dr.Jit gives a GPU's threads all registers, and one vector fills most of them.
+#: For longer vectors, Dr.Jit lets a GPU's threads use all registers, and one vector fills most of them.
 LONG_VECTOR = registers.LONG
 #: For longer vectors, one kernel for forward and backward pass is slower than two, and takes minutes to compile.
 FORWARD_AND_BACK = 96
-#: Most layers of a network whose activations are evaluated again on the way back: their number grows with its square.
+#: Most layers of a network whose activations are evaluated again in the backward pass. The number of evaluations grows
+#: with the square of the number of layers.
 EVALUATED_AGAIN = 6
 #: Longest vectors whose outer products compile in a second or two.
 OUTER_PRODUCTS = 32
-#: Samples in all runs of a function together: with fewer, compiling outer products takes longer than they save. First
-#: without dropout, then with it, because masks are compiled again with each outer product.
+#: Samples in all runs of a function together. With fewer, compiling outer products takes longer than they save. The
+#: second number is for networks with dropout, whose masks are compiled again with each outer product.
 COMPILED_SAMPLES, COMPILED_SAMPLES_MASKED = 1 << 32, 1 << 34
 #: Storing and reading so many samples takes as long as calling a library.
 LIBRARY_CALL_SAMPLES = 1 << 19
@@ -83,24 +84,24 @@ ONE_BANK_SAMPLES = 1024
 #: Samples per bank in batches of up to ``BANK_SAMPLES * BANKS_SMALL``. With fewer, fewer threads wait for an address
 #: (benchmarks/whole_jobs.py), and the errors of several banks average out.
 BANK_SAMPLES, BANKS_SMALL = 256, 128
-#: Samples per bank in larger batches, which have enough banks for that anyway.
+#: Samples per bank in larger batches, which have enough banks anyway.
 BANK_SAMPLES_LARGE = 4096
 #: Most banks: tracing more costs more than they save.
 BANKS = 512
 #: Most banks in loops whose iterations are differentiated separately, and share the banks.
 BANKS_TURNS = 1024
-#: Assumed iterations of a symbolic loop, whose gradients add up: their number is unknown while tracing.
+#: Assumed iterations of a symbolic loop, whose gradients add up. While tracing, the true number is unknown.
 LOOP_TURNS = 8
-#: Sets of banks, which uses of a network in a loop take in turns: sums get shorter, and no more code is traced.
+#: Sets of banks. Uses of a network in a loop take them in turns: sums get shorter, and no more code is traced.
 BANK_SETS = 2
-#: With more samples, half-precision sums in the one buffer of the built-in way may stall.
+#: With more samples, half-precision sums in the single buffer of the way "builtin" may stall.
 STALL_SAMPLES = 1 << 15
 
 # ---- Products over samples (benchmarks/products.py) ---------------------------------------------------------------
 
 #: Most bytes of activations that are kept for the backward pass, or spilled at a time.
 KEPT_BYTES = 2 << 30
-#: Samples of a partial product. One long sum would drift, because equal increments all round the same way.
+#: Samples of a partial product. One long sum would drift, because equal increments are all rounded the same way.
 PIECE_SAMPLES = 1024
 #: Fewest multiplications in all products of a network for which a frozen step is cut in two around a library's call.
 CUT_MULTIPLICATIONS = 1 << 26
@@ -110,5 +111,5 @@ BLAS_SAMPLES, TENSOR_CORE_SAMPLES = 2048, 1 << 13
 SLICE_MULTIPLICATIONS = 1 << 23
 #: With more bytes of partial products, layers are multiplied one after the other.
 SLICES_BYTES = 1 << 28
-#: Products with fewer columns take as long as with so many, because BLAS copies the other matrix first.
+#: Products with fewer columns take as long as with this many, because BLAS copies the other matrix first.
 BLAS_COLUMNS = 16

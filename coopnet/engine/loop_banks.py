@@ -1,7 +1,7 @@
-"""Banks for gradients that ``dr.backward`` computes inside a symbolic loop: summed when a context is left.
+"""Banks for gradients that ``dr.backward`` computes inside a symbolic loop.
 
-After a loop that differentiates each iteration separately (path replay, online losses) no code of the engine runs that
-could sum the banks. They are summed where the context :func:`collecting` is left.
+Some loops differentiate each iteration separately (path replay, online losses). No code of the engine runs after such a
+loop that could sum the banks. They are summed when the context :func:`collecting` is left.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class LoopBanks:
     """The banks of a context, by the buffer whose gradient they take.
 
     Args:
-        wanted: variable numbers of the buffers that are collected for, at the time of asking; ``None`` for all.
-        banks: their number for each buffer, or ``None`` to go by the number of samples.
+        wanted: returns the current variable numbers of the buffers to collect for; ``None`` for all buffers.
+        banks: number of banks for each buffer, or ``None`` to choose it by the number of samples.
     """
 
     def __init__(self, wanted: Callable[[], set[int]] | None, banks: int | None):
@@ -31,7 +31,7 @@ class LoopBanks:
         self._uses: dict[tuple, int] = {}
 
     def takes(self, buffers: Sequence[Any]) -> bool:
-        """Are all ``buffers`` that want gradients among the wanted?
+        """Are all ``buffers`` that need gradients among the wanted?
 
         Raises ``RuntimeError`` in a function that is being frozen if the context was entered outside: the sum would be
         taken once, and never when the function is replayed.
@@ -50,7 +50,7 @@ class LoopBanks:
     def once(self, buffer: Any, key: Any, make: Callable[[], Any]) -> Any:
         """The banks of ``buffer`` for ``key``: one of :data:`~.limits.BANK_SETS` sets, in turns.
 
-        Dr.Jit may trace a body several times and discard all but the last.
+        ``make()`` is called only for a new set: Dr.Jit may trace a body several times, and keeps the last trace.
         """
         name = (type(buffer), buffer.index_ad, key)
         uses = self._uses[name] = self._uses.get(name, 0) + 1
@@ -75,8 +75,8 @@ innermost: Callable[[], LoopBanks | None] = _collecting.get
 def collecting(banks: LoopBanks) -> Iterator[None]:
     """Within this context, weight gradients computed inside symbolic loops go to ``banks``.
 
-    Nothing is added if the body raises. If weights were computed from other arrays, their derivative is taken further
-    when the context is left: it is isolated, so that Dr.Jit does not follow older variables before.
+    Nothing is added if the body raises. If weights were computed from other arrays, Dr.Jit propagates the gradients to
+    those when the context is left, not earlier (``dr.isolate_grad``).
     """
     with _collecting(banks), dr.isolate_grad():
         yield

@@ -1,4 +1,4 @@
-"""Switches that change how gradients are computed, and their base class."""
+"""Contexts that change how gradients are computed, and their base class."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Any
 from ..checks import check_choice, check_flag
 from . import limits
 
-#: The ways of weight gradients, by name.
+#: The names of the ways to compute weight gradients.
 PATHS = ("auto", "spill", "store", "banks", "builtin")
 
 
 class Context:
-    """A value that holds in a ``with`` block of one thread; that of the innermost block counts."""
+    """A value that holds in a ``with`` block of one thread. The innermost block determines it."""
 
     def __init__(self, name: str, default: Any = None):
         self._variable = contextvars.ContextVar(name, default=default)
-        #: Asks for the value.
+        #: Returns the value.
         self.get = self._variable.get
 
     @contextlib.contextmanager
@@ -35,10 +35,10 @@ class Context:
 
 
 _deterministic, _path = Context("deterministic", False), Context("path", "auto")
-#: Is a fixed order of sums asked for, and which way of weight gradients?
+#: Is a fixed order of sums asked for? Which way to compute weight gradients is asked for?
 is_deterministic: Callable[[], bool] = _deterministic.get
 forced_path: Callable[[], str] = _path.get
-#: ``with only_traced(True)``: outputs of networks are traced, but never computed: none is evaluated between kernels.
+#: ``with only_traced(True)``: outputs of networks are traced, but not computed. No layer is evaluated between kernels.
 only_traced = Context("only traced", False)
 
 
@@ -99,7 +99,7 @@ def warn_stall(samples: int | None) -> None:
 
 
 def _callers_level() -> int:
-    """Levels from the caller of this function up to the user's code, over our own calls and those of libraries."""
+    """Stack levels from the caller of this function to the user's code, past coopnet, Dr.Jit and Mitsuba."""
     frame: FrameType | None = sys._getframe(1)
     level = 1
     while frame and frame.f_globals.get("__name__", "").partition(".")[0] in ("coopnet", "drjit", "mitsuba"):

@@ -1,9 +1,9 @@
 """How a layer multiplies by its matrix: in the kernel (whole, in blocks of rows, from copies, or unrolled), or between
 kernels.
 
-Each has :meth:`~Multiplier.product`, :meth:`~Multiplier.transposed` and :meth:`~Multiplier.outer`. In a kernel, every
-sum has the same terms in the same order with all of them, so results are equal to the bit. Only if Dr.Jit itself
-differentiates by the vector, the gradient is a sum over blocks.
+Each way is a class with :meth:`~Multiplier.product`, :meth:`~Multiplier.transposed` and :meth:`~Multiplier.outer`. All
+ways in a kernel add the same terms in the same order, so results are bitwise equal. The exception is the gradient with
+respect to the vector if Dr.Jit itself differentiates a product in blocks: it is a sum over blocks.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Multiplier:
     def outer(self, op: Any, dy: Any, x: Any, biased: bool) -> None:
         """Add the outer product of ``dy`` and ``x`` to the matrix's gradient and, if ``biased``, ``dy`` to the bias's.
 
-        Dr.Jit has this operation only as the adjoint of a product with the matrix, whose value is not used.
+        Dr.Jit has this operation only as the adjoint of a product with the matrix. The value of that is not used.
         """
         with dr.resume_grad():
             differentiate(op.product(dr.detach(x), biased) * dr.detach(dy))
@@ -59,14 +59,14 @@ IN_KERNEL = Multiplier()
 
 
 class Unrolled(Multiplier):
-    """The same with every entry of the matrix named in the code, so that outputs stay in registers.
+    """Code without loops: one instruction for each entry of the matrix, so that outputs stay in registers.
 
-    Dr.Jit's loop loads and stores an output for every multiplication. The code grows with the matrix, and the time to
-    compile it grows faster.
+    Dr.Jit's own product is a loop that loads and stores an output for every multiplication. Unrolled code grows with
+    the matrix, and the time to compile it grows faster.
 
     Args:
-        back: a copy of the transposed matrix for the backward pass, if that is wanted. With the same entries, the
-            compiler would keep those of the forward pass, in more registers than there are.
+        back: a copy of the transposed matrix for the backward pass, if there is one. Without a copy, the compiler would
+            keep the entries that the forward pass has loaded, in more registers than there are.
     """
 
     def __init__(self, back: Any = None):
@@ -85,7 +85,7 @@ class Unrolled(Multiplier):
 
 
 class Copies(Multiplier):
-    """The same with copies of the matrix where they are faster: ``forth`` for products, ``back`` for transposed."""
+    """Products from copies of the matrix: ``forth`` for products, ``back`` for transposed ones; ``None``: no copy."""
 
     def __init__(self, forth: tuple[list, bool] | None, back: tuple[list, bool] | None):
         self.forth, self.back = forth, back
@@ -104,7 +104,7 @@ class Copies(Multiplier):
 
 
 def unrolled(ops: Sequence[Op], back: bool = False) -> Sequence[Op]:
-    """The same ops with every entry of their matrices in the code; with ``back``, also for the backward pass."""
+    """The same ops with :class:`Unrolled` multipliers; with ``back``, also for the backward pass."""
     if not available():
         return ops
 
@@ -120,8 +120,8 @@ def unrolled(ops: Sequence[Op], back: bool = False) -> Sequence[Op]:
 def with_copies(ops: Sequence[Op], back: bool = False, inputs: bool = True) -> Sequence[Op]:
     """The same ops with evaluated copies of matrices where they pay; with ``back``, also for the backward pass.
 
-    That pass may end at the first layer, without the gradient of the ``inputs``. Not in symbolic code. Arrays that the
-    caller has scheduled are evaluated, too.
+    Without ``inputs``, the backward pass needs no gradient of the input and ends at the first layer. This cannot be
+    called in symbolic code. It evaluates arrays that the caller has scheduled, too.
     """
     first = next(iter(affine(ops)), None)
 
@@ -140,7 +140,7 @@ def with_copies(ops: Sequence[Op], back: bool = False, inputs: bool = True) -> S
 def with_transposed(ops: Sequence[Op]) -> Sequence[Op]:
     """The same ops with evaluated copies of their transposed matrices for the backward pass, where a copy can be made.
 
-    OptiX multiplies by a transposed matrix more slowly. Not in symbolic code.
+    With OptiX, a product with a transposed matrix is slower. This cannot be called in symbolic code.
     """
 
     copies: list[Any] = []
@@ -158,7 +158,7 @@ def with_transposed(ops: Sequence[Op]) -> Sequence[Op]:
 
 
 def _transposed(op: Any) -> Any:
-    """A copy of the transposed matrix of ``op`` in the layout of the matrix; ``None`` if its places are not known."""
+    """A copy of the transposed matrix of ``op`` in the layout of the matrix; ``None`` if the layout is not known."""
     view, layout = op.weights, op.layout
     if dr.backend_v(view.buffer) == dr.JitBackend.LLVM:
         return _entries(view, True, 0, view.shape[1], turned=False)
@@ -170,7 +170,7 @@ def _transposed(op: Any) -> Any:
 
 
 def between_kernels(ops: Sequence[Op]) -> list[Op]:
-    """The same ops, whose layers are products between kernels where they are large enough; evaluated."""
+    """The same ops, with :class:`BetweenKernels` for layers that are large enough; its arrays are evaluated."""
 
     def moved(op: Any) -> Any:
         return op.multiplied(BetweenKernels(op)) if max(op.weights.shape) >= limits.WIDE_LAYER else op
@@ -181,7 +181,10 @@ def between_kernels(ops: Sequence[Op]) -> list[Op]:
 
 
 def _copy(view: Any, transposed: bool) -> tuple[list, bool] | None:
-    """Blocks of rows of a copy of the matrix, or of its transpose, and whether they are stored transposed."""
+    """Blocks of rows of a copy of the matrix, or of its transpose, and whether they are stored transposed.
+
+    ``None`` if a copy is not faster.
+    """
     matrix = described(view, transposed, copies=True)
     way = way_of(matrix)
     if way == "panels":
@@ -211,7 +214,7 @@ def _by_parts(parts: Sequence[Any], x: Any, bias: Any, turned: bool) -> drnn.Coo
 
 
 def _unrolled(matrix: Any, x: Any, bias: Sequence[Any] | None) -> drnn.CoopVec:
-    """``M x + b``, as many outputs at a time as there are registers, each summed up in the order of the columns."""
+    """``M x + b``, as many outputs at a time as registers hold, each summed up in the order of the columns."""
     components: list[Any] = []
     for start, stop in _bounds(matrix.shape[0], limits.by_lanes(limits.UNROLLED_ROWS, core.llvm_lanes())):
         rows = [uniform(matrix.buffer, matrix.offset + i * matrix.stride, len(x)) for i in range(start, stop)]
@@ -244,13 +247,13 @@ def _entries(view: Any, transposed: bool, start: int, stop: int, turned: bool) -
 
 
 class BetweenKernels(Multiplier):
-    """Multiplies the vectors of all samples at once, which are rows in memory, by a product of two matrices.
+    """Multiplies the vectors of all samples, which are rows in memory, by one matrix product.
 
-    In a kernel, Dr.Jit loads and stores an output for every multiplication; a product of matrices keeps outputs in
-    registers. For wide layers that outweighs writing vectors out and reading them back.
+    In a kernel, Dr.Jit loads and stores an output for every multiplication. A matrix product keeps outputs in
+    registers. For wide layers, that saves more time than writing vectors out and reading them back costs.
 
-    ``forth`` and ``back`` say in which pass: products of few components are as fast in the kernel around them. Vectors
-    in registers are multiplied there, too.
+    ``forth`` and ``back``: is this done in the forward pass, and in the backward pass? Products with few components are
+    as fast in a kernel. Vectors in registers are always multiplied in the kernel.
     """
 
     between_kernels = True
@@ -265,7 +268,7 @@ class BetweenKernels(Multiplier):
         i = dr.arange(uint32, self.rows * self.columns)
         row, column = i // self.columns, i % self.columns
         inside = (row < m) & (column < n)
-        #: The matrix, with zeros to whole packets. Not evaluated yet, as it has to be.
+        #: The matrix, padded with zeros to whole packets. It must be evaluated before use.
         self.entries = single(dr.gather(type(buffer), buffer, views.places(op.weights, row, column), inside))
         if op.bias is not None:
             row = dr.arange(uint32, self.rows)
@@ -298,7 +301,7 @@ class BetweenKernels(Multiplier):
         return RowVector(rows, count, dy.type, dy.in_place)
 
     def _matrix(self, leaf: type) -> Any:
-        """For rows of ``leaf``: inputs may have a type without derivatives, which parameters never have."""
+        """The matrix as a tensor of ``leaf``: inputs may have a type without derivatives, unlike parameters."""
         return dr.tensor_t(leaf)(leaf(self.entries), (self.rows, self.columns))
 
 
@@ -308,7 +311,7 @@ def first(vector: Any, count: int) -> Any:
 
 
 def differentiate(y: Any) -> None:
-    """Differentiate the sum of the components of the vector ``y``, in every lane, with respect to what led to it."""
+    """Differentiate the sum of the components of ``y`` in reverse mode; gradients are added to its inputs."""
     components = list(y)
     for v in components:
         dr.set_grad(v, 1)

@@ -1,4 +1,4 @@
-"""Base of all ways to compute weight gradients: a network as a differentiable operation of Dr.Jit."""
+"""Base class of all ways to compute weight gradients: a network as a differentiable operation of Dr.Jit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .situation import Situation
 
 
 class Plan:
-    """What a :class:`NetworkOp` evaluates, and where; opaque to Dr.Jit's traversal of arguments.
+    """The network that a :class:`NetworkOp` evaluates, and its :class:`Situation`; to Dr.Jit, not a PyTree.
 
     Inputs, outputs and their gradients are lists of arrays: the components of a bundle's vectors, one after the other.
     """
@@ -30,7 +30,7 @@ class Plan:
         self.loss: Any = None
 
     def split(self, components: Sequence[Any]) -> Bundle:
-        """The bundle of a flat list."""
+        """The bundle whose components are in a flat list."""
         return [drnn.CoopVec(vector) for vector in split(components, self.vectors)]
 
     def evaluate(self, ops: Sequence[Op], xs: list, key: Key | None, store: Store | None = None) -> Tape:
@@ -53,9 +53,9 @@ class Plan:
 class NetworkOp(dr.CustomOp):
     """Evaluates a list of ops; subclasses compute the weight gradients.
 
-    Lists of arrays go in and out because ``dr.custom`` drops the gradient of a ``CoopVec``.
+    Inputs and outputs are lists of arrays because ``dr.custom`` drops the gradient of a ``CoopVec``.
 
-    In evaluated loops, it is also evaluated and differentiated in lanes that have left, with cotangents of zero.
+    In evaluated loops, lanes that have left are evaluated and differentiated, too, with cotangents of zero.
     """
 
     tape: Tape | None = None
@@ -67,13 +67,13 @@ class NetworkOp(dr.CustomOp):
         return tape.flat()
 
     def taped(self) -> Tape:
-        """The tape of the forward pass, which runs again if it was not kept."""
+        """The tape of the forward pass. If it was not kept, the network is evaluated again."""
         if self.tape is None:
             self.tape = self.plan.evaluate(self.ops, self.xs, self.key)
         return self.tape
 
     def prepared(self, ops: Sequence[Op]) -> tuple[Sequence[Op], Store | None]:
-        """``ops`` as they are to be evaluated, and the visitor of their matrices' inputs in the forward pass."""
+        """``ops`` as they are to be evaluated, and the :data:`~.ops.Store` of the forward pass, if any."""
         return ops, None
 
     def forward(self) -> None:
@@ -93,9 +93,9 @@ class NetworkOp(dr.CustomOp):
                 self.set_grad_in("buffers", gradients)
 
     def pull_back(self, dys: list, samples: int) -> tuple[list, list | None]:
-        """The gradients of ``xs``, if wanted, and of ``buffers``, from those of the outputs of so many ``samples``.
+        """The gradients of ``xs``, if wanted, and of ``buffers``, from the cotangents ``dys`` of the outputs.
 
-        Those of ``buffers`` are ``None`` if they reach them later.
+        Those of ``buffers`` are ``None`` if they are added later.
         """
         raise NotImplementedError
 
@@ -104,7 +104,7 @@ class NetworkOp(dr.CustomOp):
 
 
 def in_room(ops: Sequence[Op], x: Bundle, key: Key | None, store: Store | None = None) -> Tape:
-    """Evaluate ``ops`` on the bundle ``x`` in a kernel whose threads have registers for all its vectors."""
+    """Evaluate ``ops`` on the bundle ``x``, in a kernel whose threads have enough registers for all its vectors."""
     x = [packed(v) for v in x]
     if len(x) > 1:
         views = matrices(ops)

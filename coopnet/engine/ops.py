@@ -3,16 +3,16 @@ r"""The network as the engine sees it: a list of operations on bundles.
 A *bundle* :math:`(x, \dot x_1, \dots, \dot x_k)` is a vector and its tangents in ``k`` directions, a list of
 cooperative vectors; a plain vector is a bundle with none. An op :math:`y = f(x)` with the Jacobian :math:`J` maps it to
 :math:`(f(x), J \dot x_1, \dots, J \dot x_k)`, where :math:`J = A` for affine ops and :math:`J = \mathrm{diag} f'(x)`
-for activations. Bundles can be differentiated in turn, which makes second derivatives: the cotangents of a bundle that
-comes out become those of the one that went in by
+for activations. Bundles can be differentiated in turn, which gives second derivatives. The cotangents of an output
+bundle become those of the input bundle by
 
 .. math::
     \bar A = \bar y x^T + \sum_k \bar{\dot y}_k \dot x_k^T, \quad
     \bar x = J^T \bar y + f''(x) \sum_k \dot x_k \bar{\dot y}_k, \quad
     \bar{\dot x}_k = J^T \bar{\dot y}_k .
 
-The sums over samples in :math:`\bar A` are those of a batch ``1 + k`` times as long, so that weight gradients of
-bundles take the same paths as those of plain vectors.
+The sum over samples in :math:`\bar A` is that of a batch ``1 + k`` times as long. So weight gradients of bundles are
+computed in the same ways as those of plain vectors.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ Bundle = list[Any]
 
 
 class Record:
-    """One op's evaluation: the bundle ``x`` that went in, ``y`` that came out, and tapes of the ops inside it."""
+    """One op's evaluation: the input bundle ``x``, the output bundle ``y``, and tapes of the ops inside it."""
 
     def __init__(self, op: Op, x: Bundle, y: Bundle, inner: Sequence[Tape] = ()):
         self.op, self.x, self.y, self.inner = op, x, y, inner
 
 
 class Tape:
-    """The records of a list of ops, and the bundle ``y`` that came out.
+    """The records of a list of ops, and the output bundle ``y``.
 
-    References to unevaluated vectors cost no memory: a kernel that needs one computes it.
+    References to unevaluated vectors take no memory: a kernel that needs one computes it.
     """
 
     def __init__(self, records: list[Record], y: Bundle):
         self.records, self.y = records, y
 
     def flat(self) -> list:
-        """The components of the vectors that came out, one after the other."""
+        """The components of the output's vectors, one after the other."""
         return flat(self.y)
 
 
 # ---- Ops ---------------------------------------------------------------------------------------------------
 
 
-# Plain classes, not dataclasses: Dr.Jit would take those apart as PyTrees.
+# Not dataclasses, which Dr.Jit would take apart as PyTrees.
 class Op:
-    """A layer as the engine sees it. Functions of the same names take a list of ops."""
+    """A layer as the engine sees it. The functions named like its methods take lists of ops."""
 
     #: Does it multiply by a matrix?
     affine = False
@@ -64,7 +64,7 @@ class Op:
     takes_rows = False
     #: Does it contain dropout?
     dropout = False
-    #: Is it piecewise linear, so that no derivative is infinite?
+    #: Is it piecewise linear, so that its derivatives are finite?
     piecewise_linear = False
     #: The lists of ops inside, if it is a branch.
     bodies: Sequence[Sequence[Op]] = ()
@@ -87,11 +87,11 @@ class Op:
         return self
 
 
-#: ``visit(op, cotangent, vector, biased)`` sees every vector of every affine op in the backward pass, ``biased`` if its
-#: bias was added, and may return the cotangent to continue with. It is called at once: if cotangents were written
-#: later, all of them would be kept in registers.
+#: ``visit(op, cotangent, vector, biased)`` is called for every vector of every affine op in the backward pass.
+#: ``biased`` says whether the bias was added to it. It may return a cotangent to continue with. The pass calls it as
+#: soon as the cotangent is known: if cotangents were written later, all of them would stay in registers.
 Visit = Callable[[Any, Any, Any, bool], Any]
-#: ``store(op, x)`` sees the input bundle of every affine op, and returns it or a replacement.
+#: ``store(op, x)`` is called for the input bundle of every affine op, and returns it or a replacement.
 Store = Callable[[Any, Bundle], Bundle]
 
 # ---- Lists of ops ------------------------------------------------------------------------------------------
@@ -105,16 +105,16 @@ def evaluate(ops: Sequence[Op], x: Bundle, key: Key | None, store: Store | None 
             x = [packed(v) for v in x]
         record = op.evaluate(x, key, store)
         if records:
-            records[-1].y = record.x  # what was stored, and is read again
+            records[-1].y = record.x  # `store` may have replaced it
         records.append(record)
         x = record.y
-        if len(x) > 1:  # otherwise the vectors of all layers stay live until the last tangent is computed
+        if len(x) > 1:  # otherwise the vectors of all layers stay in registers until the last tangent is computed
             in_order(dr.backend_v(x[0].type))
     return Tape(records, x)
 
 
 def pullback(tape: Tape, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
-    """The cotangents of the bundle that went in, from those of the one that came out; ``None`` unless ``wanted``."""
+    """The cotangents of the input bundle, from those of the output bundle; ``None`` unless ``wanted``."""
     first = next((i for i, record in enumerate(tape.records) if affine([record.op])), len(tape.records))
     for i in reversed(range(len(tape.records))):
         record = tape.records[i]
@@ -127,9 +127,9 @@ def pullback(tape: Tape, dy: Bundle, key: Key | None, wanted: bool, visit: Visit
 
 
 def jvp(tape: Tape, moving: Sequence[Op], dx: Bundle, key: Key | None) -> Bundle:
-    """The tangents of the bundle that came out, from those of the one that went in.
+    """The tangents of the output bundle, from those of the input bundle.
 
-    ``moving`` are the same ops with the tangents of the weights for weights.
+    ``moving`` are the same ops, in which tangents of the weights take the place of the weights.
     """
     for record, op in zip(tape.records, moving, strict=True):
         dx = record.op.jvp(record, op, dx, key)
@@ -148,7 +148,7 @@ def simple(ops: Sequence[Op]) -> list[Any]:
 
 
 def affine(ops: Sequence[Op]) -> list[Any]:
-    """All affine ops, those of branches included, in a fixed order."""
+    """All affine ops, including those of branches, in a fixed order."""
     return [op for op in simple(ops) if op.affine]
 
 

@@ -1,4 +1,4 @@
-"""Weight gradients as products over the sample axis, by the library that is fastest in the situation."""
+"""Weight gradients as matrix products over the sample axis, by the library that is fastest in the situation."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ class Product:
     Args:
         op: the layer.
         cotangent, activation: the operands.
-        of: ``"both"``, matrix and bias, if there is one: the activation has a 1 for it behind its components;
-            ``"matrix"`` alone; or ``"bias"`` alone: the activation begins with a 1.
+        of: ``"both"``: the gradient of the matrix and, if there is one, of the bias, for which the activation has a 1
+            after its components. ``"matrix"``: of the matrix alone. ``"bias"``: of the bias alone; the activation
+            begins with a 1.
     """
 
     def __init__(self, op: Affine, cotangent: Rows, activation: Rows, of: str = "both"):
@@ -38,12 +39,12 @@ class Product:
         return self.cotangent.numbers, self.activation.numbers
 
     def unpack(self, product: Any, total: Any) -> None:
-        """Write ``product``, which has rows and columns to spare, to its places in ``total``, a packed gradient."""
+        """Write ``product``, which has padding, to its places in ``total``, a packed gradient."""
         op, uint32 = self.op, dr.uint32_array_t(type(total))
         rows, inputs = op.weights.shape
         biased = op.bias is not None and self.of != "matrix"
         inputs = 0 if self.of == "bias" else inputs
-        # of the columns, the one behind the matrix's belongs to the bias
+        # the column after those of the matrix belongs to the bias
         used = inputs + biased
         i = dr.arange(uint32, rows * used)
         row, column = i // used, i % used
@@ -51,25 +52,25 @@ class Product:
         if biased:
             target = dr.select(column < inputs, target, views.places(op.bias, row))
         value = dr.gather(type(product), product, row * self.activation.columns + column)
-        # A plain scatter: scatter_reduce on LLVM turns NaN into 0, and the loss scaler would miss an overflow.
+        # Not scatter_reduce: on LLVM it turns NaN into 0, and the loss scaler would miss an overflow.
         dr.scatter(total, type(total)(value), target, mode=dr.ReduceMode.Permute)
 
 
 class Sums:
-    """Products by the buffer and the matrix in it that they are the gradient of, added up: layers may share one."""
+    """Sums of the products of each matrix: several layers, or chunks of a batch, may contribute to one gradient."""
 
     def __init__(self) -> None:
-        #: By the name of a buffer, what of a layer they are, and the place of its matrix.
+        #: By name of the buffer, :attr:`Product.of`, and offset of the matrix.
         self._entries: dict[tuple[Any, str, int], tuple[Product, Any]] = {}
 
     def add(self, buffer: Any, p: Product, parts: Any) -> None:
-        """Add a product that :func:`multiply` computed, of a layer whose matrix is in the ``buffer`` of that name."""
+        """Add ``parts``, the result of :func:`multiply` for ``p``, whose matrix is in the buffer named ``buffer``."""
         value, at = _sum(parts, p.cotangent.columns * p.activation.columns), (buffer, p.of, p.op.weights.offset)
         known, total = self._entries.get(at, (p, None))
         self._entries[at] = (known, value if total is None else total + value)
 
     def compute(self, products: Sequence[Product]) -> None:
-        """Multiply, and add each product to those of its buffer, whose number is its name."""
+        """Multiply, and add each product. The name of a buffer is its variable number."""
         parts = multiply([(p.cotangent, p.activation) for p in products])
         for p, part in zip(products, parts, strict=True):
             self.add(p.op.weights.buffer.index, p, part)
@@ -80,9 +81,10 @@ class Sums:
         return {buffer for buffer, _, _ in self._entries}
 
     def gradient(self, buffer: Any, like: Any) -> Any:
-        """Gradients of all matrices and biases of ``buffer``, in their packed layout, as the array ``like``."""
+        """Gradients of all matrices and biases of ``buffer``, in the packed layout, with type and size of ``like``."""
         entries = [(of, entry) for (at, of, _), entry in self._entries.items() if at == buffer]
-        # each entry of a gradient is written once: those of whole layers and of their parts may be of the same layer
+        # One array for products of both matrix and bias, one for others: a layer may have both kinds, and writing does
+        # not add.
         gradients = []
         for whole in (True, False):
             part = [entry for of, entry in entries if (of == "both") == whole]
@@ -99,14 +101,14 @@ def library(backend: dr.JitBackend) -> bool:
 
 
 def who_multiplies(backend: dr.JitBackend, outside: bool = False) -> str:
-    """The name in :data:`~.strategies.MULTIPLIERS`; ``outside`` if the caller of a frozen function can."""
+    """The name in :data:`~.strategies.MULTIPLIERS`. ``outside``: can the caller of a frozen function multiply?"""
     return choose(MULTIPLIERS, Products(backend, frozen(), outside, library(backend)))[0]
 
 
 def multiply(pairs: Sequence[tuple[Rows, Rows]]) -> list[Any]:
     """For each pair, the sum over samples of the outer products of their rows, in single precision.
 
-    A result is one matrix, or several partial ones after each other, which :class:`Sums` adds up, preferably in a
+    A result is one matrix, or several partial sums one after the other. :class:`Sums` adds them up, preferably in a
     frozen function.
     """
     if not pairs:
@@ -134,14 +136,14 @@ def _sum(parts: Any, size: int) -> Any:
     count = dr.width(parts) // size
     if count == 1:
         return parts
-    # by a product, too: as a reduction over the first axis it is a few threads' work
+    # By a product: a reduction over the first axis would use few threads.
     tensor = dr.tensor_t(type(parts))
     return (dr.full(tensor, 1, (1, count)) @ tensor(parts, (count, size))).array
 
 
 def _by_blas(pairs: Sequence[tuple[Rows, Rows]]) -> list[Any]:
     products = blas([(_matrix(a), _matrix(b)) for a, b in pairs])
-    # into memory of Dr.Jit's own: it compiles another kernel for other alignments, and NumPy's vary
+    # Copied to Dr.Jit's memory: the alignment of NumPy's varies, and Dr.Jit compiles a kernel for each.
     results = [dr.empty(a.leaf, product.size) for (a, _), product in zip(pairs, products, strict=True)]
     dr.eval(results)
     for result, product in zip(results, products, strict=True):
@@ -149,7 +151,7 @@ def _by_blas(pairs: Sequence[tuple[Rows, Rows]]) -> list[Any]:
     return results
 
 
-#: Who multiplies, by the names in :data:`~.strategies.MULTIPLIERS`.
+#: Functions that multiply, by the names in :data:`~.strategies.MULTIPLIERS`.
 _BY = {"Dr.Jit": _by_drjit, "cuBLAS": _by_cublas, "BLAS": _by_blas}
 
 
@@ -160,8 +162,8 @@ def _matrix(rows: Rows) -> np.ndarray:
 def blas(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
     """``a.T @ b`` for each pair of single-precision ``a`` of shape ``(samples, m)`` and ``b`` of ``(samples, n)``.
 
-    In double precision. Dr.Jit's threads each take slices of the samples and call BLAS on one thread. BLAS's own
-    threads spin while they wait, as do Dr.Jit's, and together they slow each other down several times.
+    Sums are in double precision. Each of Dr.Jit's threads takes slices of the samples and calls BLAS with one thread.
+    BLAS's own threads spin while they wait, as do Dr.Jit's, and would slow each other down several times.
     """
     if len(pairs) > 1 and dr.thread_count() * sum(8 * a.shape[1] * b.shape[1] for a, b in pairs) > limits.SLICES_BYTES:
         return [product for pair in pairs for product in blas([pair])]
@@ -176,7 +178,7 @@ def blas(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
         few = sum(work) < limits.SLICE_MULTIPLICATIONS
         parts = [_product(*task) for task in tasks] if few else parallel(lambda i: _product(*tasks[i]), len(tasks))
     rest = iter(parts)
-    # in a fixed order
+    # the order of the sums is fixed
     return [functools.reduce(np.add, itertools.islice(rest, count)) for count in slices]
 
 
@@ -187,7 +189,7 @@ def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     with np.errstate(all="ignore"):  # the caller looks for infinities and NaN
         for start in range(0, len(a), limits.BLAS_SAMPLES):
             rows = slice(start, start + limits.BLAS_SAMPLES)
-            # with out=, NumPy calls BLAS without the interpreter's lock; and unlike its products with vectors, those of
-            # matrices sum samples one by one, so that zeros among them change nothing
+            # With out=, NumPy calls BLAS without the interpreter's lock. A product of matrices sums samples one by one,
+            # unlike one with a vector, so samples of zeros do not change its bits.
             total += np.dot(a[rows].T, b[rows], out=out)
     return total

@@ -12,7 +12,8 @@ import drjit.nn as drnn
 from ..jit.kinds import nested_type
 from . import limits
 
-#: Numbers that Dr.Jit writes and reads at a time. Longer rows are a multiple of it; rows for tensor cores always.
+#: Numbers that Dr.Jit writes and reads at a time. The length of longer rows is a multiple of it. In half precision, for
+#: tensor cores, that of all rows is.
 PACKET = 8
 
 
@@ -22,16 +23,16 @@ def columns(width: int, itemsize: int) -> int:
 
 
 def spilled(leaf: type) -> type:
-    """Type of the numbers: the CPU multiplies single precision; tensor cores take half and add up in single."""
+    """Type of numbers in rows: single precision on CPUs. Tensor cores multiply half precision and add up in single."""
     half_on_cpu = dr.is_half_v(leaf) and dr.backend_v(leaf) == dr.JitBackend.LLVM
     return dr.float32_array_t(leaf) if half_on_cpu else leaf
 
 
 class Rows:
-    """A matrix ``(samples, columns)`` in memory; columns that the vector does not need are zero.
+    """A matrix ``(samples, columns)`` in memory; columns beyond the vector's components are zero.
 
-    ``numbers`` holds it, unevaluated at first. It is cut into ``pieces`` of ``length`` rows; missing rows at the end
-    are zero, which adds nothing to a product.
+    The flat array ``numbers`` holds it, unevaluated at first. It has ``pieces`` of ``length`` rows each. Rows beyond
+    the samples are zero, which adds nothing to a product.
     """
 
     def __init__(self, vector: Sequence[Any], samples: int):
@@ -43,17 +44,17 @@ class Rows:
         self.numbers = allocate(leaf, self.columns * self.length * self.pieces)
         row = [leaf(v) for v in vector] + [leaf(0)] * (self.columns - len(vector))
         lane = dr.arange(dr.uint32_array_t(leaf), samples)
-        # Permute promises that no two lanes write the same entry; without it every scatter is a kernel of its own.
+        # Permute: no two lanes write the same entry. Without this promise, every scatter is a kernel of its own.
         dr.scatter(self.numbers, nested_type(leaf)(row), lane, mode=dr.ReduceMode.Permute)
 
     def read(self, leaf: type, count: int) -> list[Any]:
-        """The first ``count`` components of every vector as ``leaf``."""
+        """The first ``count`` components of all vectors, as arrays of the type ``leaf``."""
         lane = dr.arange(dr.uint32_array_t(self.leaf), self.samples)
         row = dr.gather(nested_type(self.leaf), self.numbers, lane, shape=(self.columns, self.samples))
         return [leaf(row[i]) for i in range(count)]
 
     def of(self, numbers: Any, columns: int | None = None) -> Rows:
-        """A matrix like this with other ``numbers``, and maybe another number of ``columns``."""
+        """A matrix like this with other ``numbers`` and, if given, another number of ``columns``."""
         other = copy.copy(self)
         other.numbers, other.columns = numbers, columns or self.columns
         return other
@@ -64,25 +65,25 @@ class Rows:
         return numbers
 
     def matrix(self) -> Any:
-        """As a tensor ``(pieces * length, columns)``."""
+        """The numbers as a tensor ``(pieces * length, columns)``."""
         return dr.tensor_t(self.leaf)(self.numbers, (self.pieces * self.length, self.columns))
 
     def tensor(self) -> Any:
-        """As a tensor ``(pieces, length, columns)``."""
+        """The numbers as a tensor ``(pieces, length, columns)``."""
         return dr.tensor_t(self.leaf)(self.numbers, (self.pieces, self.length, self.columns))
 
 
 class RowVector:
-    """A vector of every sample, in ``rows`` in memory, which may not be evaluated yet.
+    """A vector for every sample, in ``rows`` in memory.
 
     Args:
         rows: the matrix; its numbers may be unevaluated.
         count: components of the vector. Further columns, and rows beyond the samples, are not read.
         leaf: type of the components.
-        in_place: may functions act on all numbers of the matrix alike? That is one pass through memory in its order,
-            where reading rows as vectors takes several times as long. The types of ``rows`` and of the components are
-            then the same.
-        product: its product with the next layer's matrix, without the bias, if that is known already.
+        in_place: may functions be applied to the whole array of numbers, instead of to vectors? That is one pass
+            through memory in order; reading rows as vectors takes several times as long. Components must have the type
+            of ``rows``.
+        product: its product with the next layer's matrix, without the bias, if already computed.
     """
 
     def __init__(self, rows: Rows, count: int, leaf: type, in_place: bool = False, product: Rows | None = None):
@@ -99,7 +100,7 @@ class RowVector:
         return drnn.CoopVec(list(self))
 
     def numbers(self) -> drnn.CoopVec:
-        """All numbers, as the only component of a vector."""
+        """A vector of one component: the array of all numbers."""
         return drnn.CoopVec([self.rows.numbers])
 
     def of(self, numbers: drnn.CoopVec) -> RowVector:
@@ -107,12 +108,15 @@ class RowVector:
         return RowVector(self.rows.of(next(iter(numbers))), self.count, self.type, True)
 
     def slope(self, times: Callable[[drnn.CoopVec], drnn.CoopVec]) -> RowVector:
-        """This cotangent ``times`` a derivative, but 0 where it is 0: in masked lanes, derivatives may be infinite."""
+        """This cotangent ``times`` a derivative, but 0 where the cotangent is 0.
+
+        Masked lanes have cotangents of 0, but their derivatives may be infinite.
+        """
         dy = self.numbers()
         (value,), (before,) = times(dy), dy
         return self.of(drnn.CoopVec([dr.select(before == 0, 0, value)]))
 
 
 def in_place(*vectors: Any) -> bool:
-    """May functions act on the numbers of all ``vectors`` in their places?"""
+    """Are all ``vectors`` :class:`RowVector` that are ``in_place``?"""
     return not [v for v in vectors if not getattr(v, "in_place", False)]

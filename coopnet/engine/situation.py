@@ -1,4 +1,4 @@
-"""Everything that a choice between ways may depend on: the network, and where and how it is evaluated."""
+"""Everything that the choice of a strategy may depend on: the network, and where and how it is evaluated."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Network:
 
     @property
     def layouts_known(self) -> bool:
-        """Are the packed layouts of all matrices known, so that their gradients can be computed beside the kernel?"""
+        """Are the packed layouts of all matrices known, so that gradients can be computed outside the kernel?"""
         return all(op.layout is not None for op in self.layers)
 
 
@@ -83,30 +83,30 @@ class Situation(NamedTuple):
 
     network: Network
     backend: dr.JitBackend
-    #: Samples of the batch, and vectors that each sends through the network: a value and its tangents.
+    #: Samples of the batch, and vectors per sample: a value and its tangents.
     samples: int
     vectors: int = 1
     #: Lanes of a CPU's vectors.
     lanes: int = 8
-    #: Are gradients wanted of weights, and of the input?
+    #: Are gradients needed with respect to the weights, and to the input?
     weights: bool = True
     inputs: bool = False
-    #: Is a symbolic loop or conditional being traced, or a virtual call; is a function being frozen?
+    #: Is a symbolic loop, conditional or virtual call being traced? Is it a virtual call? Is a function being frozen?
     symbolic: bool = False
     in_call: bool = False
     frozen: bool = False
     #: Does each lane have parameters of its own (see :mod:`.stack`)?
     stacked: bool = False
-    #: Are sums to be in a fixed order; what way does ``gradient_path()`` ask for?
+    #: Must sums be in a fixed order? Which way does ``gradient_path()`` ask for?
     deterministic: bool = False
     forced: str = "auto"
-    #: Can the caller of a frozen function multiply matrices outside of it (see :mod:`.external_products`), and how
-    #: often will it call, 0 if that is not known?
+    #: Can the caller of a frozen function multiply matrices outside of it (see :mod:`.external_products`)? How often
+    #: will it call the function (0 if unknown)?
     caller: bool = False
     runs: int = 0
-    #: Is there memory to keep activations for the way back?
+    #: Is there memory to keep activations for the backward pass?
     room: bool = True
-    #: Lanes of a vector that a CPU stores at a time.
+    #: Lanes that a CPU stores at a time.
     stored_lanes: int = 8
     #: Is the output traced only, and never computed?
     only_traced: bool = False
@@ -122,12 +122,12 @@ class Situation(NamedTuple):
 
     @property
     def outside(self) -> bool:
-        """Will the caller multiply? Only if there is enough to do that calling another function pays."""
+        """Will the caller multiply? It does if there is enough work that launching a second function pays."""
         return self.caller and self.terms * self.network.multiplications >= limits.CUT_MULTIPLICATIONS
 
     @property
     def wide(self) -> bool:
-        """Are layers of this network so wide that a CPU multiplies them faster between kernels?"""
+        """Are layers so wide that a CPU multiplies faster between kernels?"""
         few = self.samples * self.vectors < limits.WIDE_SAMPLES
         if self.cuda or few or self.network.branches or self.only_traced:
             return False

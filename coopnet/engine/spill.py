@@ -2,12 +2,12 @@ r"""Weight gradients as one product over all samples: *spill and multiply*.
 
 The gradient of a matrix is a sum of outer products over samples, :math:`\partial L/\partial A = \sum_s \delta_s
 x_s^T`. Accumulating it inside the kernel takes an atomic operation per entry and sample, whose order and, on some
-backends, precision we cannot control. Here one fused kernel runs the network forward and the cotangents
-back and writes activations and cotangents out as they appear, in rows ``(samples, width)``; a matrix product then sums
-over the sample axis, in a fixed order.
+backends, precision we cannot control. Here one fused kernel runs the forward and the backward pass, and writes the
+activations and cotangents of each layer to memory, in rows ``(samples, width)``. A matrix product then sums over the
+sample axis, in a fixed order.
 
-What is spilled at a time stays below :data:`~.limits.KEPT_BYTES` bytes: larger batches go in chunks, each a run of the
-same kernels.
+At most :data:`~.limits.KEPT_BYTES` bytes are spilled at a time. Larger batches are processed in chunks of one size, by
+the same kernels.
 """
 
 from __future__ import annotations
@@ -35,18 +35,19 @@ from .strategies import worth_copies, worth_unrolling
 
 
 class SpillOp(NetworkOp):
-    """Differentiates by spilling and multiplying."""
+    """Computes weight gradients by spilling and multiplying."""
 
     cache: ActivationCache | None = None
 
     def prepared(self, ops: Sequence[Op]) -> tuple[Sequence[Op], Store | None]:
-        # Copies for the way back, too: then, what the caller has scheduled meanwhile would get a kernel of its own.
+        # Copies for the backward pass are made here, too. Made later, they would launch a kernel for what the caller
+        # has scheduled meanwhile.
         if worth_unrolling(self.plan.situation):
             return unrolled(ops, True), None
         return with_copies(ops, True, self.plan.wants_x) if worth_copies(self.plan.situation) else ops, None
 
     def pull_back(self, dys: list, samples: int) -> tuple[list, list | None]:
-        # taken off: another backward pass through the same graph computes activations again
+        # the cache serves one backward pass; another one through the same graph computes activations again
         cache, self.cache = self.cache, None
         if cache is not None and cache.samples != samples:
             cache = None
@@ -76,7 +77,7 @@ class SpillOp(NetworkOp):
         if cache is not None:
             return back_from(cache, self.plan, self.xs, dys, self.key)
         vectors: list[Any] = []
-        # The outputs, too: a loss that is read afterwards would run the network again for them. `fit` schedules losses.
+        # Evaluate the outputs, too. Otherwise a loss that is read afterwards would evaluate the network again.
         s = self.plan.situation
         outputs = [] if self.tape is None or s.cuda or s.caller else self.tape.flat()
         products, dxs = spill(self.plan, self.ops, self.taped(), dys, self.key, samples, vectors=vectors)
@@ -92,7 +93,7 @@ class SpillOp(NetworkOp):
         dxs = [dr.empty(type(v), samples) for v in xs] if self.plan.wants_x else []
         for part, key in chunks(dr.uint32_array_t(leaf), samples, chunk, self.key):
             x = [part.part(v) for v in xs]
-            dy = [dr.select(part.inside, part.part(v), leaf(0)) for v in dys]  # none for repeated samples
+            dy = [dr.select(part.inside, part.part(v), leaf(0)) for v in dys]  # zero for repeated samples
             if (cache := self.stored(x, key)) is not None:
                 products, dx = back_from(cache, self.plan, x, dy, key)
             else:
@@ -111,8 +112,8 @@ def back_from(
 ) -> tuple[list[Product], list]:  # fmt: skip
     """The backward pass from a cache: evaluated operands of the products, and the gradient of the input."""
     if all(v.state == dr.VarState.Literal for v in dys):
-        # Beside what is read from rows the kernel needs an input with an entry for each sample: without, frozen
-        # functions guess how many lanes to replay it with.
+        # Besides rows, the kernel needs an input with an entry for each sample. Without one, frozen functions guess the
+        # number of lanes when they replay it.
         dys = [dr.copy(v) for v in dys]
         dr.make_opaque(dys[0])
     tape = plan.evaluate(cache.ops, xs, key, cache.reader())
@@ -127,10 +128,10 @@ def spill(
 ) -> tuple[list[Product], list]:  # fmt: skip
     """Trace the backward pass with its spilling; returns operands of the products and the input's gradient.
 
-    ``vectors`` gets what the kernel could return as well as write, see :func:`pin_batch_size`.
+    Arrays with an entry per sample are appended to ``vectors``, for :func:`batch_sample`.
     """
     products: list[Product] = []
-    # from 0 and what is finite in a cache, functions that are linear in pieces make no NaN
+    # Cached activations are finite, so piecewise linear functions need no mask: they map cotangents of 0 to 0.
     mask = None if cache is not None and plan.situation.network.piecewise_linear else live(dys)
 
     def visit(op: Affine, dy: Any, x: Any, biased: bool) -> Any:
@@ -154,13 +155,13 @@ def spill(
         products.append(Product(op, rows, activation))
         if cache is None or not cache.ends(op):
             return None
-        # a kernel for each layer: the vectors of one fill the registers
+        # a kernel for each layer, since the vectors of one layer fill the registers
         dr.eval(rows.numbers)
         return cache.vector(rows, dy.type, len(cotangents))
 
     width = plan.situation.network.width
     used = in_use(ops, plan.vectors) if cache is None else 2 * plan.vectors * width
     dys = with_room(dys, matrices(ops), used)
-    # the caller evaluates dx along: left for later, it would run the whole network again
+    # the caller evaluates dx together with the rows; later, it would evaluate the whole network again
     dx = plan.pullback(tape, dys, key, visit)
     return products, dx if mask is None else only(mask, dx)

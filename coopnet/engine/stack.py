@@ -1,10 +1,10 @@
-r"""Several fields of one architecture in one kernel: each lane has the parameters of its own.
+r"""Several fields of one architecture in one kernel: each lane uses the parameters of its own field.
 
-The parameters of the fields are side by side in one array. Within :func:`stacking`, a network that is evaluated reads
-those of its lane's field: through ``dr.switch``, whose callables trace to the same code and differ only in the buffers
-that they capture, so that Dr.Jit compiles one (as for :mod:`.banks`, of which each field has one here). The lanes of a
-warp must have one field: a GPU adds all of its outer products to the matrix of one lane. Tables and grids are offset
-instead.
+The parameters of the fields are side by side in one array. Within :func:`stacking`, each lane evaluates the network
+with the parameters of its field. They are reached through ``dr.switch``, whose callables trace to the same code and
+differ only in the captured buffers, so that Dr.Jit compiles one (as in :mod:`.banks`; each field has one bank here).
+All lanes of a warp must have the same field: a GPU adds all outer products of a warp to the matrix of one lane. Tables
+and grids are indexed with an offset instead.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .ops import Bundle, Op, rebase
 
 
 class StackError(RuntimeError):
-    """An operation that is not possible if lanes have their own parameters."""
+    """An operation was tried that is not possible if lanes have their own parameters."""
 
 
 class Stack:
@@ -34,7 +34,7 @@ class Stack:
     Args:
         which: ``UInt32``, the field of each lane; on CUDA one for each 32 lanes.
         count: number of fields.
-        arrays: the flat arrays of ``count`` fields, by the number of the variable that a network has instead.
+        arrays: the stacked flat arrays, by the variable number of the array that each replaces in the network.
     """
 
     def __init__(self, which: Any, count: int, arrays: Mapping[int, Any]):
@@ -71,16 +71,16 @@ def evaluate(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
 
 
 class StackOp(BankOp):
-    """Evaluates and differentiates each lane with the weights of its field; ``buffers`` are stacked ones."""
+    """Evaluates and differentiates each lane with the weights of its field; ``buffers`` are the stacked arrays."""
 
     def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None) -> list:  # type: ignore[override]
         stack = stacked()
         assert stack is not None
         self.plan, self.xs, self.key, self.stack = plan, xs, key, stack
         parts = [_parts(buffer, stack.count) for buffer in buffers]
-        dr.eval(parts)  # in a kernel of their own: calls take what is in memory
+        dr.eval(parts)  # calls can capture only evaluated arrays
         self.fields = [rebase(plan.ops, plan.buffers, each) for each in zip(*parts, strict=True)]
-        # banks are those of the first field: all of them look alike
+        # banks have the layout of the first field, as all fields have the same
         self.ops, self.buffers = self.fields[0], [part[0] for part in parts]
         return self.called(stack.which, self.fields)
 

@@ -1,8 +1,8 @@
 """Weight gradients as products over all samples, of activations that the forward pass writes: *store and multiply*.
 
-GPUs take it where all of a network's vectors do not fit into the registers of one kernel that goes forward and back.
-CPUs take it where layers are wide: their products are formed between kernels (:class:`~.multipliers.BetweenKernels`).
-Functions between two such layers act on the numbers in place (:class:`~.row_vectors.RowVector`).
+On GPUs, it is used if the vectors of a network do not fit into the registers of one kernel for both passes. On CPUs, it
+is used for wide layers, which are multiplied between kernels (:class:`~.multipliers.BetweenKernels`). Activations
+between two such layers are applied to the rows in place (:class:`~.row_vectors.RowVector`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .spill import SpillOp, back_from
 
 
 class StoreOp(SpillOp):
-    """Differentiates by multiplying activations that the forward pass has written: nothing is computed again."""
+    """Computes weight gradients from activations that the forward pass has stored; none is computed again."""
 
     def prepared(self, ops: Sequence[Op]) -> tuple[Sequence[Op], Store | None]:
         self.cache = ActivationCache.make(self.plan, ops, self.xs, self.key)
@@ -43,8 +43,9 @@ class StoreOp(SpillOp):
         return self.cache.filled(y)
 
     def stored(self, xs: list, key: Key | None) -> ActivationCache | None:
-        """The same for another backward pass or a part of the samples, on CPUs: faster than one kernel for both
-        passes.
+        """A filled cache for another backward pass or a chunk of the samples; ``None`` on GPUs.
+
+        On CPUs, filling it is faster than one kernel for both passes.
         """
         if self.plan.situation.cuda:
             return None
@@ -55,7 +56,7 @@ class StoreOp(SpillOp):
 
 
 def slopes(plan: Plan, x: Any, key: Key | None) -> tuple[Any, list] | None:
-    """The output of a network and the gradient of its only component by the input, or ``None`` if memory is short."""
+    """The single output of a network and its gradient with respect to the input; ``None`` if memory is short."""
     xs = flat([x])
     cache = ActivationCache.make(plan, plan.ops, xs, key)
     if cache is None:
@@ -66,7 +67,7 @@ def slopes(plan: Plan, x: Any, key: Key | None) -> tuple[Any, list] | None:
 
 
 def evaluate_between_kernels(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
-    """The evaluated output of a network if no gradient is wanted. Not in symbolic code.
+    """The evaluated output of a network if no gradient is needed. This cannot be called in symbolic code.
 
     Sizes of products are constants of a recording: a frozen function is recorded again for another number of samples.
     """
@@ -77,7 +78,7 @@ def evaluate_between_kernels(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
     limit = max(piece, limits.WIDE_BYTES // (len(x) * size) // piece * piece)
     sample = batch_sample(xs, samples)
     if samples <= limit:
-        dr.schedule(sample)  # for the first kernel: the others read rows, whose number is a constant of the recording
+        dr.schedule(sample)  # for the first kernel; the others read rows, whose number is a constant
         y = plan.evaluate(ops, xs, key, _ending_kernels(samples)).flat()
         dr.eval(y)
         pin_batch_size(sample)
@@ -94,7 +95,7 @@ def evaluate_between_kernels(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
 
 
 def _ending_kernels(samples: int) -> Store:
-    """Ends a kernel before every large layer, and keeps nothing."""
+    """A :data:`~.ops.Store` that ends a kernel before every large layer, and keeps nothing."""
 
     def through(op: Affine, x: Bundle) -> Bundle:
         multiplier = op.multiplier

@@ -1,8 +1,8 @@
 """How the engine chooses its ways: an ordered table for each question.
 
-The first row counts whose condition holds. :func:`coopnet.engine.evaluate`, :func:`coopnet.engine.input_gradient`,
-training and ``field.explain`` read these tables, and nothing else compares a size with a constant to choose a way. The
-documentation prints them.
+The first row whose condition holds is chosen. :func:`coopnet.engine.evaluate`, :func:`coopnet.engine.input_gradient`,
+training and ``field.explain`` read these tables. No other code compares a size with a constant to choose a way. The
+documentation prints the tables.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Row(NamedTuple):
 
 
 def choose(table: Sequence[Row], s: Any) -> tuple[str, str]:
-    """The way that ``table`` has for the situation ``s``, and why.
+    """The way of the first row of ``table`` whose condition holds for the situation ``s``, and why.
 
     Raises:
         RuntimeError: the situation is impossible.
@@ -118,12 +118,12 @@ GRADIENTS = (
 
 
 def worth_copies(s: Situation) -> bool:
-    """Are there enough samples that copying matrices, in the order in which they are read, pays?"""
+    """Are there enough samples for copies of matrices, in the order in which they are read, to pay?"""
     return not s.cuda and not s.symbolic and s.samples >= limits.COPIES_SAMPLES
 
 
 def worth_unrolling(s: Situation) -> bool:
-    """Are there few enough multiplications, in a recorded function, that code without loops compiles in a second?"""
+    """Is this a recorded function with so few multiplications that code without loops compiles in a second?"""
     there_and_back = s.network.multiplications * (1 + s.weights)
     bound = limits.by_lanes(limits.UNROLLED, s.lanes)
     affordable = 0 < there_and_back * s.vectors <= bound and s.network.single
@@ -156,7 +156,7 @@ EVALUATION = (
 
 
 def evaluates_again(s: Situation) -> bool:
-    """Does it pay to go back while evaluating the activations of each layer once more, when they are needed?
+    """Does a backward pass pay that evaluates the activations of each layer again when it needs them?
 
     Copies of the matrices have to be evaluated first.
     """
@@ -193,7 +193,7 @@ SLOPES = (
 
 
 class Matrix(NamedTuple):
-    """A matrix of a product; if ``transposed``, the product is with its transpose."""
+    """The matrix of a product. With ``transposed``, the product is with its transpose, of ``rows`` and ``columns``."""
 
     rows: int
     columns: int
@@ -209,8 +209,8 @@ class Matrix(NamedTuple):
     def block(self) -> float:
         """The most rows of a block; infinite if the columns of the whole matrix spread over the cache.
 
-        Dr.Jit reads a matrix column by column. Entries of a column are a row's length apart. If that is a multiple of a
-        large power of two, they share few sets of the first-level cache, and evict each other.
+        Dr.Jit reads a matrix column by column. Entries of a column are a row's length apart. If this distance is a
+        multiple of a large power of two, they share few sets of the first-level cache, and evict each other.
         """
         lines, rest = divmod(self.columns * self.itemsize, limits.CACHE_LINE_BYTES)
         if lines == 0:
@@ -242,7 +242,7 @@ MATRICES = (
 
 @functools.lru_cache(maxsize=1 << 12)
 def way_of(matrix: Matrix) -> str:
-    """The way of :data:`MATRICES`, cached, since it is needed for every matrix at every use."""
+    """The way of :data:`MATRICES` for ``matrix``. It is cached, since every use of a matrix asks for it."""
     return choose(MATRICES, matrix)[0]
 
 
@@ -253,7 +253,7 @@ class Products(NamedTuple):
     """The situation of products over samples."""
 
     backend: dr.JitBackend
-    #: Is a function being frozen, in which no library can be called?
+    #: Is a function being frozen? No library can be called in it.
     frozen: bool
     #: Does the caller of that function multiply?
     outside: bool
@@ -273,7 +273,7 @@ MULTIPLIERS = (
 
 
 class StepLoss(NamedTuple):
-    """A loss of each sample that is a known function of the network's outputs for it."""
+    """A loss that is, for each sample, a known function of the network's outputs for this sample."""
 
     #: The way in which weight gradients are computed.
     way: str
@@ -295,7 +295,7 @@ class GradientScope(NamedTuple):
 
     #: Does Dr.Jit differentiate the scope from outside, so that banks can be summed at its end?
     waits: bool
-    #: Are there several banks? CPUs have one buffer.
+    #: Are there several banks? On CPUs, there is one buffer.
     spread: bool
     #: Is it inside ``gradient_banks()`` for all these parameters?
     collected: bool
