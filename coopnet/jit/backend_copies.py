@@ -1,12 +1,13 @@
 """Copies of arrays on another backend, and derivatives that follow them.
 
-An edge of Dr.Jit's derivative graph has one backend at both ends, also in custom operations. So copies need two custom
-operations: one at the source, from the originals to bridges that nothing else uses, and one at the copies, from
-anchors to them. Each passes gradients on by traversing the other graph: backward from copies to bridges, forward
-from originals to anchors. These traversals keep the edges, since more gradients may come from other copies.
+Both ends of an edge of Dr.Jit's derivative graph are on one backend, also in custom operations. So copies need two
+custom operations. One is on the backend of the originals, and leads from them to *bridges*, arrays that nothing else
+uses. The other is on the backend of the copies, and leads to them from *anchors*. Each operation passes gradients on by
+traversing the other graph: backward from copies to bridges, forward from originals to anchors. These traversals keep
+the edges, since more gradients may come from other copies.
 
-Relies on a traversal being allowed within a custom operation's derivative, and on ``ADFlag.ClearEdges`` being left out
-of its flags to keep edges. Checked with Dr.Jit 1.5.0.
+Relies on a traversal being allowed within a custom operation's derivative, and on edges being kept without the flag
+``ADFlag.ClearEdges``. Checked with Dr.Jit 1.5.0.
 """
 
 from __future__ import annotations
@@ -21,29 +22,29 @@ import numpy as np
 from .owned import from_numpy
 from .unpacked import Hidden
 
-#: Gradients in between are cleared, so that the next traversal does not add them again; edges are kept.
+#: Clear gradients of inputs and inner nodes, so that the next traversal does not add them again, but keep edges.
 _KEEP = dr.ADFlag.ClearInput | dr.ADFlag.ClearInterior
 
 
 def copied(value: Any, tp: type) -> Any:
     """The entries of ``value``, a flat array of Dr.Jit's or NumPy's, as a ``tp`` with memory of its own.
 
-    ``tp`` is a flat array type, or ``numpy.ndarray``. Evaluates ``value``, and waits for it.
+    ``tp`` is a flat array type, or ``numpy.ndarray``. This evaluates ``value`` and waits for the result.
     """
     numbers = np.array(value.numpy() if isinstance(value, dr.ArrayBase) else value, copy=tp is np.ndarray)
     return numbers if tp is np.ndarray else from_numpy(numbers, tp)
 
 
 def differentiable_copies(values: Sequence[Any], types: Sequence[type]) -> list[Any]:
-    """:func:`copied`, with derivatives: flat arrays of one backend that track gradients, as such ``types``.
+    """Differentiable copies of ``values``, flat arrays of one backend that track gradients, as arrays of ``types``.
 
     Arrays that are copied together are differentiated together, by one traversal of the other graph.
-    ``dr.forward_to`` and ``dr.backward_to`` first collect the edges of a path, see those of one backend only, and raise
-    ``RuntimeError``.
+    ``dr.forward_to`` and ``dr.backward_to`` raise ``RuntimeError``: they first collect the edges of a path, and find
+    those of one backend only.
     """
     anchors = [dr.zeros(tp, dr.width(value)) for value, tp in zip(values, types, strict=True)]
     dr.enable_grad(anchors)
-    # hidden from the operations, whose inputs must have one backend
+    # hidden from Dr.Jit, since all inputs of an operation must be on one backend
     bridges = dr.custom(_Depart, list(values), Hidden(anchors))
     copies = [copied(dr.detach(value), tp) for value, tp in zip(values, types, strict=True)]
     return dr.custom(_Arrive, anchors, Hidden(copies), Hidden(bridges))
@@ -93,7 +94,7 @@ _driving = _Driving()
 
 
 def _pass_on(mode: dr.ADMode, starts: list, gradients: list) -> None:
-    """Traverse the graph that ``starts`` belong to, from there, with ``gradients`` of another backend."""
+    """Set the gradients of ``starts`` to ``gradients`` of another backend, and traverse their graph from there."""
     for start, gradient in zip(starts, gradients, strict=True):
         dr.set_grad(start, copied(gradient, type(start)))
         dr.enqueue(mode, start)

@@ -20,19 +20,19 @@ from .unpacked import traversable
 #: Containers that are searched at every call, unless they are attributes of an object.
 _CHEAP = (FunctionType, MethodType, functools.partial, list, tuple, dict)
 
-#: The global variables of their functions hold no arrays of the user's, unlike closures and defaults.
+#: Libraries whose functions are not searched for global variables; their closures and defaults may hold user arrays.
 _LIBRARIES = ("coopnet", "drjit", "numpy")
 
-#: Name of a library -> further inputs for frozen functions that refer to its objects.
+#: By name of a library: functions that return further inputs for frozen functions that refer to its objects.
 COMPANIONS: dict[str, Callable[[], list]] = {}
 
 
 class Captures:
-    """Dr.Jit arrays that ``functions`` refer to, also in objects, as the ``state_fn`` of ``dr.freeze``.
+    """The Dr.Jit arrays that ``functions`` refer to, also in objects, for the ``state_fn`` of ``dr.freeze``.
 
     A frozen function must know all its inputs. They are looked up at every call, since a variable may have been
-    assigned meanwhile. Only the first call searches every object: one without arrays (a plot, a file) is skipped
-    by later calls. Numbers of entries are inputs, too: the number of samples may follow from any of them.
+    assigned meanwhile. Only the first call searches every object; later calls skip objects without arrays (a plot, a
+    file). The arrays' numbers of entries are inputs, too: the number of samples may follow from any of them.
     """
 
     def __init__(self, *functions: Callable | None):
@@ -48,11 +48,11 @@ class Captures:
 
 
 class _Walk:
-    """A search of everything that can be reached, except ``known``, values by their ``id``."""
+    """A search of all objects that can be reached, except those in ``known``, a dictionary by ``id``."""
 
     def __init__(self, known: dict[int, Any]):
         self.found: list[Any] = []
-        # together with the values, so that no new object gets the id of a deleted one
+        # values are kept, so that no new object gets the id of a deleted one
         self.seen, self.barren = dict(known), dict[int, Any]()
 
     def visit(self, *values: Any, numbers: bool = True) -> None:
@@ -70,7 +70,7 @@ class _Walk:
         if traversable(value):
             self.found.append(value)
         elif isinstance(value, (list, tuple, dict)):
-            if numbers:  # otherwise replays would use those of the recording
+            if numbers:  # otherwise replays would use the numbers of the recording
                 self.found.append(value)
             self.visit(*(value.values() if isinstance(value, dict) else value), numbers=numbers)
         elif isinstance(value, MethodType):
@@ -91,7 +91,7 @@ class _Walk:
 
 
 def _widths(value: Any) -> Iterator[int]:
-    """The numbers of entries of all arrays that are found in ``value`` by names and places."""
+    """The numbers of entries of all arrays in ``value``, in a fixed order."""
     if isinstance(value, dr.ArrayBase):
         yield dr.width(value)
     elif isinstance(value, dict):
@@ -113,12 +113,12 @@ def _companions(captured: list) -> list:
 
 @functools.lru_cache(maxsize=1024)
 def _libraries(kind: type) -> frozenset[str]:
-    """Those that a type and its bases come from."""
+    """The libraries that define a type and its bases."""
     return frozenset(base.__module__.split(".")[0] for base in kind.__mro__)
 
 
 @functools.lru_cache(maxsize=1024)
 def _names(code: CodeType) -> frozenset[str]:
-    """Names that a function's code, and that of functions written in it, looks up."""
+    """The names that the code of a function looks up, and that of functions inside it."""
     inside = (_names(inner) for inner in code.co_consts if isinstance(inner, CodeType))
     return frozenset(code.co_names).union(*inside)

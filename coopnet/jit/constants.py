@@ -3,9 +3,9 @@
 Dr.Jit keeps a number that is the same in every lane, such as the 1 of ``dr.backward(y)``, as a literal. A product of a
 vector of ones with a constant vector makes a wide copy of the latter, and so does a sum with zeros. For such a copy the
 LLVM backend ends the process (in ``llvm_coop_vec.cpp``, the format of ``Bitcast`` has ``$V_u`` for ``$V_$u``). Computed
-arrays do not have this problem, so constants are made computed: selected under a condition that never holds.
+arrays do not have this problem. So constants are replaced by a ``dr.select`` under a condition that never holds.
 
-Relies on Dr.Jit not seeing through that condition, and on the derivative of ``dr.select`` being a selection. Checked
+Relies on Dr.Jit not simplifying that condition, and on the derivative of ``dr.select`` being a selection. Checked
 with Dr.Jit 1.5.0.
 """
 
@@ -17,12 +17,12 @@ from typing import Any
 import drjit as dr
 import drjit.nn as drnn
 
-#: A NaN, but not one that processors make.
+#: The bits of a NaN that processors do not produce.
 _NAN = 0xFFC0FE01
 
 
 def never(value: Any) -> Any:
-    """A mask that is false in all lanes of ``value``. The compiler cannot tell, unless it is a constant."""
+    """A mask that is false in all lanes. The compiler does not know this, unless ``value`` is a constant."""
     single = dr.float32_array_t(type(value))
     return dr.reinterpret_array(dr.uint32_array_t(single), single(dr.detach(value))) == _NAN
 
@@ -30,7 +30,7 @@ def never(value: Any) -> Any:
 def computed(values: Sequence[Any], known: Sequence[Any]) -> list[Any]:
     """``values`` as computed arrays, with computed gradients and tangents, even if they are constants.
 
-    ``known`` are arrays of all samples, of which at least one may not be a constant.
+    ``known`` are arrays with an entry per sample; one of them that is no constant makes the condition.
     """
     other = next((v for v in (*known, *values) if not constant(v)), None)
     mask = dr.opaque(dr.mask_t(values[0]), False) if other is None else never(other)
@@ -38,7 +38,7 @@ def computed(values: Sequence[Any], known: Sequence[Any]) -> list[Any]:
 
 
 def vector(parts: Sequence[Any], known: Sequence[Any]) -> drnn.CoopVec:
-    """The vector of ``parts``, one of them :func:`computed` if all are constants, on LLVM."""
+    """The vector of ``parts``. On LLVM, one of them is made :func:`computed` if all are constants."""
     parts = list(parts)
     if dr.backend_v(parts[0]) == dr.JitBackend.LLVM and all(map(constant, parts)):
         parts[:1] = computed(parts[:1], known)
@@ -46,7 +46,7 @@ def vector(parts: Sequence[Any], known: Sequence[Any]) -> drnn.CoopVec:
 
 
 def varying(bundle: Sequence[Any]) -> list[Any]:
-    """``bundle``, a value and its tangents, where no vector is all constants."""
+    """``bundle``, a value and its tangents. On LLVM, no vector of the result has only constants."""
     if dr.backend_v(bundle[0].type) != dr.JitBackend.LLVM:
         return list(bundle)
     first = list(bundle[0])

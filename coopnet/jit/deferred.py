@@ -1,9 +1,9 @@
 """Work on gradients that has to wait until a symbolic loop or conditional is left.
 
-Inside, nothing can be evaluated, so a loop's sums cannot be read there. Dr.Jit differentiates such a scope
-by tracing its body again, and postpones derivatives of variables that are older than this second trace until it has
-left the scope. So :func:`outside` inserts an operation between a buffer and its users when the body is traced the
-first time, and finds it again the second time; its derivative runs outside.
+Inside, nothing can be evaluated, so a loop's sums cannot be read there. Dr.Jit differentiates such a scope by tracing
+its body again. It postpones derivatives of variables that are older than this second trace until it has left the scope.
+So :func:`outside` inserts an operation between a buffer and its users when the body is traced the first time, and
+returns the same one the second time. The derivative of this operation runs outside.
 
 Relies on that order, on a custom operation's derivative running once, and on variables keeping their ``index_ad``.
 Checked with Dr.Jit 1.5.0.
@@ -23,15 +23,15 @@ from .unpacked import Hidden
 class Deferred:
     """A buffer for networks in a symbolic scope: the same numbers, but another variable of the AD graph.
 
-    Code that accumulates gradients elsewhere than in ``buffer`` puts an object with a ``sum()`` into ``finish``.
+    Code that accumulates gradients in other arrays puts an object into ``finish`` whose ``sum()`` returns the total.
     """
 
     def __init__(self, origin: Any):
-        # A copy: it holds the variable that the cache knows this by even after ``dr.disable_grad(origin)``.
+        # A copy keeps the variable, whose number is the key in the cache, even after ``dr.disable_grad(origin)``.
         self.origin = type(origin)(origin)
         self.finish: dict[Any, Any] = {}
-        # It depends on a variable of its own, not on ``origin``: Dr.Jit's forward mode refuses to follow an edge whose
-        # two ends are both from outside the scope.
+        # The buffer depends on a new variable, not on ``origin``: Dr.Jit's forward mode does not follow an edge of
+        # which both ends are from outside the scope.
         start = type(origin)(0)
         dr.enable_grad(start)
         self.buffer = dr.custom(_Buffer, Hidden(self), start)
@@ -39,7 +39,7 @@ class Deferred:
         self._probe = dr.custom(_Probe, Hidden(self._called), start)
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
-        """The entry of ``finish`` under ``key``; Dr.Jit may trace a body several times and discard all but the last."""
+        """The entry of ``finish`` under ``key``, made by ``make()`` once: Dr.Jit may trace a body several times."""
         if key not in self.finish:
             self.finish[key] = make()
         return self.finish[key]
@@ -52,7 +52,7 @@ class Deferred:
         self._called.clear()
         dr.set_grad(self._probe, 1)
         dr.enqueue(dr.ADMode.Backward, self._probe)
-        # every network that was evaluated in the scope asks, so the probe must outlive the answer
+        # every network in the scope calls this, so the probe must stay usable
         dr.traverse(dr.ADMode.Backward, dr.ADFlag.ClearVertices)
         return not self._called
 
@@ -63,11 +63,11 @@ class _Buffer(dr.CustomOp):
         return dr.detach(self.deferred.origin)
 
     def backward(self) -> None:
-        # Dr.Jit frees an edge of its graph after use, so this cannot run again
+        # Dr.Jit frees edges after use, so this runs once
         for key in [key for key, deferred in _cache.items() if deferred is self.deferred]:
             del _cache[key]
         for sums in self.deferred.finish.values():
-            # Anything that depends on it is older than the scope and has not been differentiated yet.
+            # Arrays from which the origin was computed are older than the scope, and are differentiated after this.
             dr.accum_grad(self.deferred.origin, sums.sum())
         self.deferred.finish.clear()
 
@@ -82,13 +82,13 @@ class _Probe(dr.CustomOp):
 
 
 _cache: OrderedDict[tuple[type, int], Deferred] = OrderedDict()
-#: Buffers remembered. A scope that is never differentiated leaves its entry behind, and a training loop makes a new
-#: variable every step.
+#: Most entries in the cache. A scope that is never differentiated leaves its entry there, and a training loop makes a
+#: new variable in every step.
 REMEMBERED = 32
 
 
 def outside(buffer: Any) -> Deferred:
-    """The :class:`Deferred` of ``buffer``, made when first asked for."""
+    """The :class:`Deferred` of ``buffer``; the first call makes it."""
     key = (type(buffer), buffer.index_ad)
     if key not in _cache:
         _cache[key] = Deferred(buffer)

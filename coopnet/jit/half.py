@@ -1,9 +1,9 @@
 """Half precision on CPUs that cannot compute in it.
 
-LLVM removes casts from half to single if it can. So the maximum of two such numbers becomes a maximum in half, for
-which a CPU without AVX512-FP16 has no instruction. LLVM then calls a library function. Kernels of Dr.Jit cannot call
-any, so the process ends. This concerns reductions (``dr.max`` and ``dr.min`` over components), but not ``dr.maximum``
-and ``dr.minimum``, which consist of comparisons.
+LLVM removes casts from half to single precision if it can. So the maximum of two such numbers becomes a maximum in
+half, for which a CPU without AVX512-FP16 has no instruction. LLVM then calls a library function, which Dr.Jit's kernels
+cannot do, and the process ends. This concerns reductions (``dr.max`` and ``dr.min`` over components), but not
+``dr.maximum`` and ``dr.minimum``, which consist of comparisons.
 
 Relies on LLVM not knowing the condition of :func:`widened`. Checked with Dr.Jit 1.5.0, LLVM 19.1.
 """
@@ -20,15 +20,15 @@ from .constants import never
 
 
 def largest(values: Sequence[Any]) -> Any:
-    """The largest of ``values`` in each lane, as ``dr.max(..., axis=0)``."""
+    """The largest of ``values`` in each lane, like ``dr.max(..., axis=0)``."""
     return functools.reduce(dr.maximum, values)
 
 
 def widened(values: Sequence[Any], single: type) -> list[Any]:
-    """``values`` as arrays of the single-precision type ``single``, for others to compute with.
+    """``values`` as arrays of the single-precision type ``single``.
 
-    LLVM cannot narrow anything computed from them: each is selected under a condition that always holds, which LLVM
-    does not know.
+    LLVM cannot narrow results that are computed from them. Each is the result of a ``dr.select`` under a condition that
+    always holds, which LLVM does not know.
     """
     wide = [single(v) for v in values]
     if dr.backend_v(single) != dr.JitBackend.LLVM or not dr.is_half_v(values[0]):

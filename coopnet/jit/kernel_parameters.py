@@ -1,8 +1,8 @@
 """Numbers as parameters of kernels, so that a new number needs no new kernel.
 
 In a virtual call of a function that is being frozen, ``dr.opaque`` allocates memory that is freed before the function
-is replayed, and the call would read garbage. There, a number becomes a literal instead, a part of the kernel. The
-recording is for one number anyway. Checked with Dr.Jit 1.5.0.
+is replayed, and the call would read garbage. There, a number becomes a literal instead, a part of the kernel. A
+recording is valid for one number anyway. Checked with Dr.Jit 1.5.0.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Kinds of inputs: the only code that tells cooperative vectors, tensors, arrays and NumPy apart.
+"""Kinds of inputs: cooperative vectors, tensors, arrays and NumPy arrays. No other code distinguishes them.
 
-Relies on Dr.Jit's traits of types (``depth_v``, ``leaf_t``, ``is_special_v``). Also relies on arrays of one lane
-becoming wide by a sum with zeros, which Dr.Jit omits from kernels but not from derivatives. Checked with Dr.Jit 1.5.0.
+Relies on Dr.Jit's traits of types (``depth_v``, ``leaf_t``, ``is_special_v``). Also relies on a sum with zeros making
+arrays of one lane wide; Dr.Jit omits the sum from kernels but not from derivatives. Checked with Dr.Jit 1.5.0.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _traits: dict[type, Traits] = {}
 
 
 def describe(tp: type) -> Traits:
-    """Type traits of the Dr.Jit array type ``tp``, looked up once."""
+    """The cached :class:`Traits` of the Dr.Jit array type ``tp``."""
     if tp not in _traits:
         tensor = dr.is_tensor_v(tp)
         leaf = dr.array_t(tp) if tensor else dr.leaf_t(tp)
@@ -74,13 +74,13 @@ def kind(x: Any, where: str) -> tuple[str, type]:
     """Kind of ``x`` and the type of its scalars: a 1D Dr.Jit array type, or the NumPy dtype.
 
     ``where`` opens the error message. Raises ``TypeError`` for anything that is not an input, and ``ValueError``
-    for empty ones and for tensors that are not 2D.
+    for empty inputs and for tensors that are not 2D.
     """
     if isinstance(x, drnn.CoopVec):
         return COOPVEC, x.type
     if isinstance(x, (list, tuple)):
         return ARRAYS, _kind_of_list(x, where)
-    if isinstance(x, np.ndarray) and not isinstance(x, (np.ma.MaskedArray, np.matrix)):  # their products are others
+    if isinstance(x, np.ndarray) and not isinstance(x, (np.ma.MaskedArray, np.matrix)):  # other rules for products
         needed = "its shape must be (features, samples)"
         ensure(x.ndim == 2, f"{where}: got a NumPy array of shape {x.shape}; {needed}.")
         ensure(x.size, f"{where}: got an empty NumPy array of shape {x.shape}.")
@@ -123,7 +123,7 @@ def _kind_of_list(x: list | tuple, where: str) -> type:
 
 
 def check_sizes(parts: Any, where: str) -> None:
-    """Raise ``ValueError`` for arrays of different sizes: a kernel with those would abort the process."""
+    """Raise ``ValueError`` for arrays of different sizes. In a kernel, they would abort the process."""
     sizes = {dr.width(v) for v in parts} - {1}
     if len(sizes) > 1:
         given = shown(sorted(sizes))
@@ -137,7 +137,7 @@ def require_float(tp: type, where: str) -> None:
 
 
 def require_single(tp: type, where: str) -> None:
-    """Raise ``TypeError`` unless ``tp`` is a floating point type that single precision holds all values of."""
+    """Raise ``TypeError`` unless ``tp`` is a floating point type of half or single precision."""
     require_float(tp, where)
     given = f"got values of type {_name(tp)}, but fields compute in single precision"
     valid = dr.type_v(tp) != dr.VarType.Float64
@@ -145,9 +145,9 @@ def require_single(tp: type, where: str) -> None:
 
 
 def in_kernels(x: Any, where: str, single: bool = False) -> tuple[str, type]:
-    """:func:`kind` of an input that kernels can read, floating point numbers of Dr.Jit's; raises for others.
+    """:func:`kind` of an input that kernels can read: floating point numbers of Dr.Jit. Raises for others.
 
-    With ``single``, single precision must hold them.
+    With ``single``, also raises for double precision.
     """
     found, leaf = kind(x, where)
     ensure(found != NUMPY, f"{where}: got a NumPy array; accepted are {ACCEPTED}. {OF_NUMPY}", TypeError)
@@ -158,8 +158,8 @@ def in_kernels(x: Any, where: str, single: bool = False) -> tuple[str, type]:
 def even(parts: list) -> list:
     """``parts``; those with one lane that track gradients are broadcast to the width of the others.
 
-    As components of a cooperative vector they would get a gradient with an entry for every lane, which Dr.Jit does not
-    add up; the adjoint of this broadcast does.
+    As components of a cooperative vector, they would get a gradient with an entry for every lane, which Dr.Jit does not
+    add up. The adjoint of this broadcast adds it up.
     """
     lanes = max(dr.width(v) for v in parts)
     if lanes == 1:
@@ -189,16 +189,16 @@ def nested(parts: Sequence[Any]) -> Any:
 
 
 class UnpackedVector(list):
-    """The components of a vector that is packed only where it is needed packed.
+    """The components of a vector, which becomes a ``CoopVec`` only where one is needed.
 
-    On CUDA, OptiX compiles a kernel if it contains a cooperative vector, even if that is only packed and unpacked, as
+    On CUDA, OptiX compiles every kernel with a cooperative vector, even if the vector is only packed and unpacked, as
     in the derivative of packing. OptiX takes longer to compile, and lacks some instructions, such as atomics of several
     numbers before CUDA 13.2.
     """
 
     @property
     def type(self) -> type:
-        """That of the components."""
+        """The type of the components."""
         return type(self[0])
 
     def packed(self) -> drnn.CoopVec:
@@ -206,7 +206,7 @@ class UnpackedVector(list):
 
 
 def packed(vector: Any) -> Any:
-    """``vector`` as a ``CoopVec``, if it can be ``packed()`` into one, such as :class:`UnpackedVector`."""
+    """``vector`` as a ``CoopVec`` if it has a method ``packed()``, otherwise ``vector`` itself."""
     return vector.packed() if hasattr(vector, "packed") else vector
 
 

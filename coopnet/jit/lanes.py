@@ -1,8 +1,8 @@
 """Masked lanes: their gradients stay zero, even if they are multiplied by NaN or infinity.
 
 Renderers evaluate networks in lanes whose results they discard (rays that missed, paths that ended), often at
-coordinates that are NaN. Discarding sends gradients of zero back there, but zero times NaN is NaN, and sums over
-samples spread it to all weights. So a derivative leaves out the lanes whose incoming gradients are all zero.
+coordinates that are NaN. The gradients of these lanes are zero, but zero times NaN is NaN, and sums over samples spread
+it to all weights. So a derivative leaves out the lanes whose incoming gradients are all zero.
 
 Relies on NaN being neither equal to 0 nor different from it, on ``dr.select`` not multiplying, and on custom operations
 taking and returning lists whose gradients come as lists. Checked with Dr.Jit 1.5.0.
@@ -17,7 +17,7 @@ import drjit as dr
 
 
 def live(gradients: Sequence[Any]) -> Any:
-    """Mask of the lanes in which any of ``gradients`` is not zero; NaN is not."""
+    """Mask of the lanes in which any of ``gradients`` is not zero. NaN counts as not zero."""
     zero = gradients[0] == 0  # to Dr.Jit, NaN is neither equal to 0 nor different from it
     for v in gradients[1:]:
         zero = zero & (v == 0)
@@ -36,8 +36,8 @@ WARP = 32
 class Warps:
     """Lanes for ``samples``, and on a GPU additional ones that fill the last warp.
 
-    With OptiX, a kernel with products takes 1.6 times as long if its last warp is not full (H200, driver 580). What the
-    additional lanes do does not matter. The arrays must be evaluated.
+    With OptiX, a kernel with products takes 1.6 times as long if its last warp is not full (H200, driver 580). Results
+    of the additional lanes are discarded. The arrays must be evaluated.
     """
 
     def __init__(self, uint32: type, samples: int):
@@ -45,13 +45,13 @@ class Warps:
         self.samples, self.count = samples, -(-samples // WARP) * WARP if cuda and samples > WARP else samples
         self.number = dr.arange(uint32, self.count)
         if self.count != samples:
-            # In memory, as an input of every kernel with so many lanes: for a kernel without an input of its own size,
-            # frozen functions guess the number of lanes when they replay it.
+            # Every kernel with so many lanes reads this array. When frozen functions replay a kernel without an input
+            # of its size, they guess the number of lanes.
             dr.eval(self.number)
         self.inside = self.number < samples
 
     def widen(self, values: Sequence[Any]) -> list[Any]:
-        """``values`` of the samples with zeros behind them."""
+        """``values`` of the samples, followed by zeros."""
         if self.count == self.samples:
             return list(values)
 
@@ -74,9 +74,9 @@ class Warps:
 
 
 class Gate:
-    """Keeps the gradient of ``enter``'s arrays zero in lanes where the gradient of ``leave``'s arrays is zero.
+    """Masks gradients around code that Dr.Jit differentiates by itself.
 
-    It is used around code that Dr.Jit differentiates by itself.
+    Where the gradients of all arrays passed to ``leave`` are zero, so are those of the arrays passed to ``enter``.
     """
 
     def __init__(self) -> None:

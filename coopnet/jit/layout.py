@@ -22,13 +22,13 @@ GAP = 0xFFFFFFFF
 class Layout:
     """Positions of entries within packed matrices.
 
-    ``places`` holds those of a layer's matrix, entry by entry in row-major order. The gradient of a bias is accumulated
+    ``places`` holds the positions of a layer's matrix entries in row-major order. The gradient of a bias is accumulated
     as column 0 of a separate matrix: ``bias`` is a view of such a matrix, and ``bias_places`` are the positions of its
-    column 0. (Outer products are summed over a warp before they are added. The hardware's sums of vectors are not, so
-    they stop growing sooner.)
+    column 0. (The hardware sums outer products over a warp before it adds them. It does not do so with vectors, so sums
+    of vectors stop growing sooner.)
 
-    A packed copy of the transposed matrix is like the view ``transposed``; ``origins`` holds, for each place in that
-    copy, the place in the matrix from which its entry comes, or :data:`GAP`.
+    ``transposed`` is the view of a packed copy of the transposed matrix. For each place in this copy, ``origins`` holds
+    the place in the matrix from which its entry comes, or :data:`GAP`.
     """
 
     DRJIT_STRUCT = dict.fromkeys(("places", "bias", "bias_places", "transposed", "origins"), object)
@@ -70,9 +70,7 @@ class Layout:
 
 @functools.lru_cache(maxsize=256)
 def _places(tensor: type, shape: tuple[int, int]) -> np.ndarray | None:
-    """Positions in the hardware's layout, an undocumented permutation with gaps: packing row and column numbers shows
-    it.
-    """
+    """Positions in the hardware's layout, found by packing row and column numbers; ``None`` if it is no permutation."""
     rows, columns = shape
     if max(shape) > 2047 or min(shape) < 1:  # half precision holds no larger numbers exactly
         return None

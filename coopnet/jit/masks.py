@@ -1,13 +1,13 @@
 """The masks of evaluated loops and conditionals.
 
-While Dr.Jit runs the body of one, it applies the mask of active lanes to every gather and scatter that has as many
-entries as the loop has lanes, or a single one. It does not matter whether these are samples or the entries of a matrix.
-The mask is not applied to others, such as samples that are padded to whole warps, sorted, or in chunks. So code that
-adds up samples takes the :func:`present` ones of its inputs, and then works :func:`unmasked`.
+While Dr.Jit runs the body of a loop or conditional, it applies the mask of active lanes to every gather and scatter
+whose number of entries is 1 or the loop's number of lanes, be they samples or the entries of a matrix. It does not
+apply the mask to other sizes, such as samples that are padded to whole warps or in chunks. So code that adds up samples
+first sets inactive ones to zero (:func:`present`), and then works :func:`unmasked`.
 
 Relies on the mangled names of ``jit_var_mask_peek``, ``jit_var_mask_default``, ``jit_var_mask_push``,
-``jit_var_mask_pop`` and ``jit_var_dec_ref_impl``. Checked with Dr.Jit 1.5.0; without them, there may be a mask at any
-time, and it stays.
+``jit_var_mask_pop`` and ``jit_var_dec_ref_impl``. Checked with Dr.Jit 1.5.0. Without these functions, a mask is assumed
+to exist at any time, and cannot be removed.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ def masked(tp: type) -> bool:
 
 
 def active(tp: type, lanes: int) -> Any:
-    """Which of as many ``lanes`` are active, a mask for the Dr.Jit type ``tp``."""
+    """The mask of active lanes, with ``lanes`` entries, for the Dr.Jit type ``tp``."""
     uint32 = dr.uint32_array_t(tp)
     flags = dr.opaque(uint32, 0, lanes)
-    # a scatter, to which the mask is applied; gathers in the order of lanes are optimized away
+    # Dr.Jit applies the mask to this scatter; a gather in the order of lanes would be optimized away
     dr.scatter(flags, uint32(1), dr.arange(uint32, lanes), mode=dr.ReduceMode.Permute)
     return flags == 1
 
 
 def present(values: Sequence[Any], lanes: int) -> list[Any]:
-    """``values``, arrays of as many ``lanes`` or of one, with zeros in those that have left an evaluated loop."""
+    """``values``, arrays of ``lanes`` entries or one, with zeros in lanes that have left an evaluated loop."""
     tp = type(values[0])
     if symbolic() or not masked(tp):
         return list(values)
@@ -57,7 +57,7 @@ def present(values: Sequence[Any], lanes: int) -> list[Any]:
 def unmasked(tp: type) -> Iterator[None]:
     """A context in which all lanes of gathers and scatters are active: for arrays that have no entry per sample.
 
-    In symbolic code, masks are those of the surrounding code, and it changes nothing.
+    In symbolic code it changes nothing.
     """
     make = function("_Z20jit_var_mask_default10JitBackendm")
     push, pop = function("_Z17jit_var_mask_push10JitBackendj"), function("_Z16jit_var_mask_pop10JitBackend")

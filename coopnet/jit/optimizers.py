@@ -1,14 +1,14 @@
 """The inner workings of ``drjit.opt``, checked against 1.5.0: state and learning rate of a parameter, and steps.
 
-``Optimizer.state`` maps names to (value, promoted to single precision?, own learning rate or ``None``, memory). The
-memory is what the kind of optimizer keeps: moments, counters. ``_step`` computes a new value and memory, ``_reset``
-makes a first memory, and ``_select`` picks one of two if a step is masked.
+``Optimizer.state`` maps names to (value, promoted to single precision?, own learning rate or ``None``, memory). Here,
+*memory* is what an optimizer keeps for a parameter: moments, counters. ``_step`` computes a new value and memory,
+``_reset`` makes the first memory, and ``_select`` selects the old or new one in each lane if a step is masked.
 
 If a learning rate is an array, a step multiplies it *in place* by further factors (``_LRCache.product``). If two
-parameters share the rate, the second one gets it with the size and sign of the first one's step. ``AdamW`` reads it
-twice, so weights grow. :func:`own_rates` avoids both.
+parameters share the array, the second one gets it with the factors of the first one's step. ``AdamW`` reads it twice,
+so weights grow. :func:`own_rates` avoids both.
 
-If a power of doubles should be about 2^-1024, it is minus infinity (:func:`saturated`).
+A power of doubles that should be about 2^-1024 comes out as minus infinity (:func:`saturated`).
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ import drjit.opt as dropt
 
 
 def values(optimizer: dropt.Optimizer) -> dict[str, Any]:
-    """The parameters as the optimizer keeps them: indexing it would round promoted ones to half precision."""
+    """The parameters as the optimizer keeps them. Indexing it would round promoted ones to half precision."""
     return dict(optimizer.items())
 
 
 def snapshot(optimizer: dropt.Optimizer) -> dict[str, Any]:
-    """Copies of the present parameters, without gradients: frozen functions assign to the arrays of their arguments."""
+    """Copies of the current parameters, without gradients, to which frozen functions cannot assign."""
     return {name: dr.copy(dr.detach(value)) for name, value in values(optimizer).items()}
 
 
 def set_values(optimizer: dropt.Optimizer, new: Mapping[str, Any]) -> None:
-    """Replace parameters, without evaluating or changing anything else, as assigning to an optimizer's entry would."""
+    """Replace parameters. Unlike assigning to an optimizer's entry, this evaluates and changes nothing else."""
     for name, value in new.items():
         dr.enable_grad(value)
         optimizer.state[name] = (value, *optimizer.state[name][1:])
 
 
 def memories(optimizer: dropt.Optimizer) -> dict[str, Any]:
-    """What the optimizer keeps beside each parameter: arrays in tuples."""
+    """The memory of each parameter: tuples of arrays."""
     return {name: memory for name, (_, _, _, memory) in optimizer.state.items()}
 
 
@@ -52,16 +52,16 @@ def set_state(optimizer: dropt.Optimizer, state: dict[str, tuple]) -> None:
 
 
 def decay_rate(optimizer: dropt.Optimizer) -> float:
-    """The rate at which an ``AdamW`` decays all of its parameters; 0 for others."""
+    """The rate at which an ``AdamW`` decays all of its parameters; 0 for other optimizers."""
     return optimizer.weight_decay if isinstance(optimizer, dropt.AdamW) else 0.0
 
 
 @contextmanager
 def own_rates(optimizer: dropt.Optimizer, factors: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """A ``with`` block in which steps are right although learning rates are arrays.
+    """A ``with`` block in which steps are correct although learning rates are arrays.
 
-    Every parameter has its own rate, times its entry in ``factors``, if any; the block returns them by name. ``AdamW``
-    does not decay weights in it: the caller does, at the :func:`decay_rate` from outside the block.
+    In it, every parameter has its own rate, times its entry in ``factors``, if any; the block yields the rates by name.
+    ``AdamW`` does not decay weights in it. The caller does, at the :func:`decay_rate` from outside the block.
     """
     before = {name: optimizer.learning_rate(name) for name in optimizer}
     rates: dict[str, Any] = {name: optimizer.lr if lr is None else lr for name, lr in before.items()}
@@ -82,12 +82,12 @@ def own_rates(optimizer: dropt.Optimizer, factors: Mapping[str, Any]) -> Iterato
 
 
 def saturated(optimizer: dropt.Adam, t: Any) -> Any:
-    r"""The number of steps ``t``, no longer counted once :math:`\beta^t` has no effect on :math:`1 - \beta^t`.
+    r"""The number of steps ``t``, at most the one from which :math:`\beta^t` has no effect on :math:`1 - \beta^t`.
 
     Dr.Jit's power of doubles is minus infinity where it should be between :math:`2^{-1023.5}` and :math:`2^{-1024.5}`.
     Adam with :math:`\beta_2` = 0.99 would take an infinite step after 70,588 others, and with 0.999 after 709,000.
-    It still does not move in the few steps in which :math:`\beta_1^t` is in this range while :math:`\beta_2^t` still
-    counts: with 0.9 and 0.999, seven steps from 6,734 on.
+    Parameters still do not move in the few steps in which :math:`\beta_1^t` is in this range while :math:`\beta_2^t`
+    has an effect: with 0.9 and 0.999, seven steps from 6,734 on.
     """
     slowest = max(optimizer.beta_1, optimizer.beta_2)
     return dr.minimum(t, 1 if slowest == 0 else min(math.ceil(-64 / math.log2(slowest)), 2**32 - 2))
@@ -96,14 +96,14 @@ def saturated(optimizer: dropt.Adam, t: Any) -> Any:
 def adam_correction(optimizer: dropt.Adam, dtype: type, memory: tuple) -> Any:
     r"""The factor of Adam's next step, :math:`\sqrt{1 - \beta_2^t} / (1 - \beta_1^t)`, as a ``dtype``."""
     t = memory[0] + 1
-    if counts_entries(memory):  # a double power for each would take longer than the step
+    if counts_entries(memory):  # a power in double precision for each entry would take longer than the step
         return dr.sqrt(_debiased(optimizer.beta_2, dtype(t))) / _debiased(optimizer.beta_1, dtype(t))
     high, t = dr.float64_array_t(dtype), saturated(optimizer, t)
     return dtype(dr.sqrt(1 - high(optimizer.beta_2) ** t) / (1 - high(optimizer.beta_1) ** t))
 
 
 def _debiased(beta: float, t: Any) -> Any:
-    r""":math:`1 - \beta^t` without cancellation near 0, where it is computed by the series of :math:`1 - e^u`."""
+    r""":math:`1 - \beta^t`; near 0 by the series of :math:`1 - e^u`, to avoid cancellation."""
     if beta == 0:
         return type(t)(1)
     u = t * math.log(beta)
@@ -119,9 +119,9 @@ def counts_entries(memory: tuple) -> bool:
 
 
 class EntryAdam(dropt.Adam):
-    """Adam in which entries of a parameter may have their own numbers of steps, and bounds of their rates.
+    """Adam in which entries of a parameter may have their own numbers of steps, and rates may have bounds.
 
-    The bounds are AdaBound's (Luo et al. 2019) as in tiny-cuda-nn: they depend on the number of steps, which is then
+    The bounds are AdaBound's (Luo et al. 2019) as in tiny-cuda-nn. They depend on the number of steps, which is then
     the last entry of the memory, and converge to 0.1.
     """
 
@@ -132,8 +132,8 @@ class EntryAdam(dropt.Adam):
         return False
 
     def _corrects(self) -> bool:
-        """Is :func:`adam_correction` used for every parameter? If the number of steps were a constant, every step would
-        be a new kernel.
+        """Is :func:`adam_correction` used for all parameters? The number of steps is then opaque, so a new one needs no
+        new kernel.
         """
         return self.adabound
 
@@ -142,7 +142,7 @@ class EntryAdam(dropt.Adam):
             return super()._step(cache, value, grad, lr, (saturated(self, memory[0]), *memory[1:]))
         t, m, v, taken = memory
         new_m, new_v = dr.lerp(grad, m, self.beta_1), dr.lerp(dr.square(grad), v, self.beta_2)
-        # Dr.Jit's way of adding epsilon
+        # epsilon is added as in Dr.Jit's Adam
         small = self.epsilon <= 1e-6
         inverse = dr.rsqrt(new_v + self.epsilon**2) if small else dr.rcp(dr.sqrt(new_v) + self.epsilon)
         leaf = dr.leaf_t(grad)
@@ -152,7 +152,7 @@ class EntryAdam(dropt.Adam):
             taken = taken + 1
             s = leaf(taken) * (1 - self.beta_2)
             bounded = dr.minimum(dr.maximum(scale, 0.1 * s / (s + 1)), 0.1 + 0.1 / s)
-            scale = dr.select(rate == 0, 0, bounded)  # what is frozen stays
+            scale = dr.select(rate == 0, 0, bounded)  # rate 0: the parameter is frozen
         return value - scale * new_m, (t + 1, new_m, new_v, taken)
 
     def _select(self, mask: Any, memory: tuple, new: tuple, /) -> tuple:
@@ -170,15 +170,15 @@ class EntryAdam(dropt.Adam):
 
 
 def opaque_rate(leaf: type, lr: Any) -> Any:
-    """A learning rate, number or array, as a ``leaf`` that is not part of a kernel."""
+    """A learning rate, number or array, as a ``leaf`` that kernels read from memory."""
     return leaf(lr) if isinstance(lr, dr.ArrayBase) else dr.opaque(leaf, lr)
 
 
 class Remembering(dropt.Optimizer):
-    """Base of new optimizers: the first memory of a parameter is the result of :meth:`_start`, a PyTree."""
+    """Base of new optimizers. :meth:`_start` returns the first memory of a parameter."""
 
     def _start(self, name: str, value: Any) -> Any:
-        """The first memory of the parameter ``name``, whose flat value is ``value``."""
+        """The first memory of the parameter ``name``, whose flat value is ``value``: a PyTree."""
         raise NotImplementedError
 
     def _reset(self, name: str, value: Any, promoted: bool, /) -> None:
@@ -186,9 +186,9 @@ class Remembering(dropt.Optimizer):
 
 
 class Extension(dropt.Optimizer):
-    """Base of optimizers that add to one of Dr.Jit's, named before it: ``class Adam(Extension, dropt.Adam)``.
+    """Base of optimizers that extend one of Dr.Jit's, as the first base: ``class Adam(Extension, dropt.Adam)``.
 
-    All values are flat arrays. If :attr:`_remembers`, memories are pairs (own, that of Dr.Jit's optimizer).
+    All values are flat arrays. If :attr:`_remembers`, memories are pairs: the extension's own, and Dr.Jit's.
     """
 
     #: Names of the parameters that the current step has not visited yet.
@@ -202,15 +202,15 @@ class Extension(dropt.Optimizer):
         raise NotImplementedError
 
     def _move(self, value: Any, grad: Any, own: Any, memory: Any, step: Callable[[Any], tuple[Any, Any]]) -> tuple:
-        """A new value, own memory and memory; ``step(grad)`` makes a move and returns its value and memory."""
+        """The new value, own memory and memory; ``step(grad)`` returns the value and memory after a step."""
         raise NotImplementedError
 
     def _adjust(
         self, name: str, value: Any, grad: Any, lr: Any, memory: Any, step: Callable[[Any, Any], tuple[Any, Any]]
     ) -> tuple[Any, Any]:
-        """A move of the parameter ``name``: its new value and memory.
+        """The value and memory of the parameter ``name`` after a step.
 
-        ``step(grad, lr)`` returns those of Dr.Jit's optimizer, and may multiply a rate that is an array in place.
+        ``step(grad, lr)`` returns those of Dr.Jit's optimizer. It may multiply ``lr`` in place if that is an array.
         """
         return step(grad, lr)
 
@@ -221,7 +221,7 @@ class Extension(dropt.Optimizer):
     def _step(self, cache: Any, value: Any, grad: Any, lr: Any, extra: Any, /) -> tuple[Any, Any]:
         name = next(self._visited)  # steps visit parameters in the order of the state
         own, memory = extra if self._remembers else (None, extra)
-        lr = type(lr)(lr) if isinstance(lr, dr.ArrayBase) else lr  # each its own: see above
+        lr = type(lr)(lr) if isinstance(lr, dr.ArrayBase) else lr  # an array of its own, since steps change it
 
         def plain(grad: Any, lr: Any) -> tuple[Any, Any]:
             return super(Extension, self)._step(cache, value, grad, lr, memory)

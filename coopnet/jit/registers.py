@@ -1,12 +1,12 @@
-"""How kernels of several wide vectors stay within a GPU's registers.
+"""How kernels with several wide vectors stay within a GPU's registers.
 
-A vector of n components takes up to n registers of a thread. What does not fit goes to memory, which costs more
-than the arithmetic (``docs/derivatives.md`` has figures). Two things decide what fits: the order of a kernel's
-operations, and the number of registers that a thread may use. Both can be influenced, and networks side by side in one
-function can be kept apart.
+A vector of n components takes up to n registers of a thread. Vectors that do not fit are spilled to memory, which takes
+longer than the arithmetic (``docs/derivatives.md`` has figures). Two things decide how many fit: the order of a
+kernel's operations, and the number of registers that a thread may use. Functions here influence both, and keep
+independent networks in one kernel from being interleaved.
 
-Relies on ``detail.new_scope`` being a barrier in that order, and on Dr.Jit raising OptiX's ``maxRegisterCount`` for
-kernels with long products, including products that never run. Checked with Dr.Jit 1.5.0.
+Relies on ``detail.new_scope`` being a barrier in the order of operations, and on Dr.Jit raising OptiX's
+``maxRegisterCount`` for kernels with long products, including products that never run. Checked with Dr.Jit 1.5.0.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ LONG = 64
 def in_order(backend: dr.JitBackend) -> None:
     """Make kernels compute everything traced before this call before everything traced after it.
 
-    By itself Dr.Jit goes depth first, output after output: it computes the value at every layer before the first
-    tangent at the first layer, and all values stay in use until the last tangent is done.
+    By default, Dr.Jit orders operations depth first, output after output. It would compute the value at every layer
+    before the first tangent at the first layer, and all values would stay in registers until the last tangent is done.
     """
     dr.detail.new_scope(backend)
 
@@ -40,10 +40,10 @@ def in_order(backend: dr.JitBackend) -> None:
 def with_room(parts: Sequence[Any], views: Sequence[Any], used: int) -> list[Any]:
     """The components ``parts`` of a vector, in a kernel whose threads have registers for ``used`` components at a time.
 
-    With all registers, fewer threads run at a time, so this is done only where it pays. Dr.Jit does it for
-    kernels that multiply a vector longer than :data:`LONG`. So this function adds such a product, of the memory behind
-    one of ``views``, under a condition that never holds. Dr.Jit does not know that, but the compiler does, and removes
-    the product.
+    If threads may use all registers, fewer of them run at a time, so this is done only where it pays. Dr.Jit allows all
+    registers in kernels that multiply a vector longer than :data:`LONG`. So this function adds such a product, with the
+    memory of one of ``views``, under a condition that never holds. Dr.Jit does not detect this, but the compiler does,
+    and removes the product.
     """
     parts = list(parts)
     if dr.backend_v(parts[0]) != dr.JitBackend.CUDA or used <= SHARE or not views:
@@ -51,14 +51,14 @@ def with_room(parts: Sequence[Any], views: Sequence[Any], used: int) -> list[Any
     if max(max(view.shape) for view in views) > LONG:
         return parts
     for i, v in enumerate(parts):
-        if dr.detach(v).state != dr.VarState.Literal:  # with a constant, Dr.Jit would see it, too
+        if dr.detach(v).state != dr.VarState.Literal:  # with a constant, Dr.Jit would remove the product, too
             parts[i] = _request(v, views[0])
             break
     return parts
 
 
 def _request(value: Any, view: Any) -> Any:
-    """``value``, and a product longer than :data:`LONG` that Dr.Jit sees on the way to it."""
+    """``value``, computed such that Dr.Jit finds a product longer than :data:`LONG`, which is not used."""
     with dr.suspend_grad():
         element, size = dr.detach(value), LONG + 8
         product, *_ = drnn.matvec(_reshaped(view, 8, size), drnn.CoopVec([element] * size))
@@ -67,7 +67,7 @@ def _request(value: Any, view: Any) -> Any:
 
 
 def _reshaped(view: Any, rows: int, columns: int) -> Any:
-    """A view of the same memory as a matrix of another shape, of any size, as it is not read."""
+    """A view of the same memory as a matrix of another shape. It may be too large, since it is not read."""
     plain = {"layout": "row_major", "transpose": False, "offset": 0}
     shape = {"shape": (rows, columns), "stride": columns, "size": rows * columns}
     return views.changed(view, buffer=dr.detach(view.buffer), **plain, **shape)
@@ -77,9 +77,10 @@ def in_separate_blocks(function: Callable[[list], list], parts: Sequence[Any]) -
     """``function(parts)`` in separate basic blocks, so that the compiler does not mix it with the code around it.
 
     OptiX interleaves chains of cooperative products that do not depend on each other, and all of their vectors stay in
-    use: ``docs/rendering.md`` has figures. A condition that always holds, unknown to the compiler, keeps them in order.
+    registers: ``docs/rendering.md`` has figures. A branch under a condition that always holds, which the compiler does
+    not know, prevents this.
 
-    It is for values without gradients, in symbolic code.
+    Use it for values without gradients, in symbolic code.
     """
     parts = list(parts)
     known = next((v for v in parts if v.state != dr.VarState.Literal), None)

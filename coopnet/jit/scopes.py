@@ -1,7 +1,7 @@
-"""Is something being traced symbolically, frozen, or called? All code asks these functions.
+"""Functions that tell whether code is being traced symbolically, recorded by ``dr.freeze``, or inside a virtual call.
 
 Relies on the flags ``SymbolicScope`` and ``FreezingScope``, which Dr.Jit sets while it traces and records, and on the
-mangled name of ``jit_var_self``, the only function that knows of virtual calls. Checked with Dr.Jit 1.5.0.
+mangled name of ``jit_var_self``, the only function that tells virtual calls from loops. Checked with Dr.Jit 1.5.0.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def recording() -> bool:
 def inside_call(tp: type) -> bool:
     """Is a virtual call being traced on the backend of the Dr.Jit type ``tp``?
 
-    Raises ``RuntimeError`` in loops, conditionals and calls if this is not known, because the library has no function
-    of that name. If a call were taken for a loop, all callees would number their lanes from 0 and share their masks.
+    If the library has no such function, raises ``RuntimeError`` in loops, conditionals and calls. If a call were taken
+    for a loop, all callees would number their lanes from 0 and share their masks.
     """
     query = function(_SYMBOL)
     if query is None:

@@ -1,6 +1,7 @@
 """Numbers in memory that are the same for all lanes, read by kernels on the CPU with one scalar load each.
 
-Arrays of one entry would need a kernel parameter for each number, and ``dr.gather`` reads an entry per lane.
+Alternatives are slower: arrays of one entry need a kernel parameter for each number, and ``dr.gather`` reads an entry
+per lane.
 
 Relies on the mangled names of ``jit_coop_vec_load``, ``jit_coop_vec_unpack`` and ``jit_var_dec_ref_impl``, and on
 ``dr.detail.update_indices``. Checked with Dr.Jit 1.5.0.

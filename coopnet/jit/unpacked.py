@@ -1,7 +1,7 @@
-"""Arrays that some functions of Dr.Jit see and others don't.
+"""Arrays that some functions of Dr.Jit find and others don't.
 
-Objects without ``DRJIT_STRUCT``, such as Mitsuba's, are traversed through their methods ``_traverse_1_cb_ro`` and
-``_traverse_1_cb_rw``. ``dr.freeze`` does so, but neither ``drjit.nn.pack`` nor ``dr.eval``. Relies on these names and
+``dr.freeze`` traverses objects without ``DRJIT_STRUCT``, such as Mitsuba's, through their methods ``_traverse_1_cb_ro``
+and ``_traverse_1_cb_rw``. Neither ``drjit.nn.pack`` nor ``dr.eval`` does so. Relies on these names and
 on ``detail.traverse_py_cb_ro`` and ``_rw``, which call back for all arrays in the ``__dict__``. Checked with Dr.Jit
 1.5.0.
 """
@@ -18,19 +18,19 @@ from .layout import Layout
 
 
 def traversable(value: Any) -> bool:
-    """Does Dr.Jit find the arrays in ``value`` by itself? Textures and Mitsuba's objects can be traversed, too."""
+    """Does ``dr.freeze`` find the arrays in ``value``? It does in arrays, PyTrees, textures and Mitsuba's objects."""
     return isinstance(value, dr.ArrayBase) or hasattr(value, "DRJIT_STRUCT") or hasattr(value, "_traverse_1_cb_ro")
 
 
 class Hidden:
-    """Keeps Dr.Jit from looking for arrays in an argument."""
+    """Wraps an argument in which Dr.Jit shall not look for arrays."""
 
     def __init__(self, value: Any):
         self.value = value
 
 
 class Traversed:
-    """Shows the arrays in its ``__dict__`` to ``dr.freeze``."""
+    """Base of objects in whose ``__dict__`` ``dr.freeze`` finds arrays."""
 
     def _traverse_1_cb_ro(self, callback: Any) -> None:
         dr.detail.traverse_py_cb_ro(self, callback)
@@ -40,9 +40,9 @@ class Traversed:
 
 
 class Unpacked(Traversed):
-    """Holds an object whose arrays ``dr.freeze`` sees and ``drjit.nn.pack`` doesn't.
+    """Holds an object whose arrays ``dr.freeze`` finds and ``drjit.nn.pack`` doesn't.
 
-    ``pack`` turns every array it finds into a view of the packed buffer, which is wrong for arrays that are not
+    ``pack`` turns every array that it finds into a view of the packed buffer. That is wrong for arrays other than
     matrices of the weights' type.
     """
 
@@ -51,9 +51,10 @@ class Unpacked(Traversed):
 
 
 class Constant(Unpacked):
-    """An :class:`Unpacked` without parameters: neither trained nor saved, and made again when a network is allocated.
+    """An :class:`Unpacked` value that is no parameter: neither trained nor saved, and made again by ``alloc``.
 
-    Copies share it, except arrays, which could be changed in place; pickles leave out everything on a device.
+    Deep copies of a network share the value, but copy arrays, which could be changed in place. Pickles leave out
+    layouts and matrix views.
     """
 
     def __deepcopy__(self, memo: dict) -> Constant:

@@ -1,4 +1,4 @@
-"""Views of packed matrices: positions of their entries, and changed copies, which ``drjit.nn.MatrixView`` lacks.
+"""Functions that ``drjit.nn.MatrixView`` lacks: positions of entries, and changed copies of views.
 
 Relies on the fields of a view being those of its ``DRJIT_STRUCT``, which can be set, and on ``drjit.nn.pack`` keeping
 the buffer of all matrices as the module's ``_packed_buffer``. Checked with Dr.Jit 1.5.0.
@@ -18,15 +18,15 @@ from .masks import unmasked
 def places(view: Any, row: Any, column: Any = 0, layout: Layout | None = None, active: Any = True) -> Any:
     """Positions in ``view.buffer`` of entries ``(row, column)`` of a packed matrix, or entries ``row`` of a vector.
 
-    Traced code, also within ``dr.freeze``.
+    This evaluates nothing, and can be recorded by ``dr.freeze``.
 
     Args:
         view: a ``drjit.nn.MatrixView``.
         row, column: ``UInt32``; ``column`` may be an int.
-        layout: that of the matrix, if known; looked up if ``None`` and needed.
+        layout: the layout of the matrix; if ``None``, it is looked up when needed.
         active: which entries to look up; the positions of others are arbitrary.
 
-    Raises ``RuntimeError`` for an unknown layout of the hardware.
+    Raises ``RuntimeError`` if the hardware's layout is not known.
     """
     uint32 = type(row)
     if view.transpose:
@@ -55,7 +55,7 @@ def changed(view: Any, **fields: Any) -> Any:
 
 
 def rows(view: Any, start: int, stop: int) -> Any:
-    """Rows ``start`` to ``stop`` of a matrix or vector whose rows lie one after the other."""
+    """A view of the rows ``start`` to ``stop`` of a row-major matrix or a vector."""
     count, columns = stop - start, view.shape[1] if len(view.shape) > 1 else 1
     offset = view.offset + start * view.stride
     return changed(view, shape=(count, columns), offset=offset, size=count * view.stride)

@@ -18,11 +18,11 @@ from typing import Any
 
 
 def drjit() -> ModuleType:
-    """Dr.Jit, once the thread that looks for backends is done.
+    """The module ``drjit``, after its search for backends has finished.
 
-    That thread prints warnings while it holds Dr.Jit's lock, and needs Python's lock to print. A call that takes the
-    locks in the other order, such as ``has_backend``, would then hang for good. ``sync_thread`` waits without Python's
-    lock.
+    The thread of this search holds Dr.Jit's lock while it prints warnings, for which it needs Python's lock. A call
+    that takes the locks in the other order, such as ``has_backend``, would be a deadlock. ``sync_thread`` waits without
+    Python's lock.
     """
     import drjit as dr
 
@@ -56,7 +56,7 @@ def function(symbol: str) -> Any:
 
 
 def cuda_stream() -> int:
-    """The address of the CUDA stream that Dr.Jit's work of this thread is in."""
+    """The address of the CUDA stream that Dr.Jit uses in this thread."""
     current = function("_Z15jit_cuda_streamv")
     current.restype = ctypes.c_void_p
     return current() or 0
@@ -74,7 +74,7 @@ def llvm_lanes() -> int:
 
 
 def stored_lanes() -> int:
-    """Lanes of a vector that the processor stores at a time: Zen 4 stores those of 16 lanes in halves."""
+    """Lanes that the processor stores at a time. Zen 4 stores a vector of 16 lanes in two halves."""
     name = function("_Z19jit_llvm_target_cpuv")
     if name is None:
         return llvm_lanes()
@@ -83,10 +83,10 @@ def stored_lanes() -> int:
 
 
 def set_llvm_target(cpu: str, width: int) -> None:
-    """Make LLVM compile for another processor, whose code this one must be able to run.
+    """Make LLVM compile for another processor. This one must be able to run its code.
 
     Args:
-        cpu: LLVM's name of it, such as ``"haswell"``.
+        cpu: LLVM's name of the processor, such as ``"haswell"``.
         width: lanes of a vector, a power of two.
     """
     if llvm_version() is None:

@@ -1,9 +1,9 @@
 """Products of half-precision matrices by NVIDIA's cuBLAS, wherever a copy of it is installed.
 
-It works on Dr.Jit's memory and in Dr.Jit's stream, so that nothing is copied and no stream waits. PyTorch, CuPy and
-nvmath-python would call the same function. Called by ``ctypes``, it needs only the library, which comes with PyTorch,
-with NVIDIA's toolkit, or as the package ``nvidia-cublas``. It takes 0.03 ms on the host for a product (with the sum of
-its pieces), where PyTorch took 0.19 ms.
+It works on Dr.Jit's memory and in Dr.Jit's stream, so nothing is copied and no stream waits. PyTorch, CuPy and
+nvmath-python call the same function. With ``ctypes``, only the library is needed, which comes with PyTorch, with
+NVIDIA's toolkit, or as the package ``nvidia-cublas``. A product (with the sum of its pieces) takes 0.03 ms on the host;
+with PyTorch, it took 0.19 ms.
 
 Relies on ``jit_cuda_device``, ``jit_cuda_context`` (and ``push`` and ``pop`` of it) and ``jit_var_data`` of
 ``libdrjit-core``, and on cuBLAS's own interface. Checked with Dr.Jit 1.5.0 and cuBLAS 13.
@@ -36,7 +36,7 @@ def available() -> bool:
 
 
 def location() -> str | None:
-    """Where the library is, if it is anywhere."""
+    """The path of the library, or ``None``."""
     return None if _library() is None else str(_library()._name)
 
 
@@ -70,7 +70,7 @@ def _check(code: int, name: str) -> None:
 
 @contextlib.contextmanager
 def _addresses(*arrays: Any) -> Iterator[list[int]]:
-    """Where evaluated arrays are in memory."""
+    """A block with the addresses of evaluated arrays."""
     data, release = function("_Z12jit_var_datajPPv"), function("_Z20jit_var_dec_ref_implj")
     places, held = [ctypes.c_void_p() for _ in arrays], []
     try:
@@ -131,7 +131,7 @@ def _library() -> Any:
 
 
 def _works(library: Any) -> bool:
-    """Does the driver accept the library? An older driver does not. Not called without a GPU."""
+    """Does the driver accept the library? Old drivers do not. Without a GPU, the answer is yes."""
     if not drjit().has_backend(dr.JitBackend.CUDA):
         return True
     handle = ctypes.c_void_p()

@@ -1,4 +1,4 @@
-"""The NVIDIA driver and OptiX, queried without Dr.Jit, to say what is there if Dr.Jit finds no GPU.
+"""The NVIDIA driver and OptiX, queried without Dr.Jit, for messages that explain why Dr.Jit finds no GPU.
 
 Relies on the names of the libraries that Dr.Jit loads, on its variables ``DRJIT_LIBCUDA_PATH`` and
 ``DRJIT_LIBOPTIX_PATH``, and on the driver's own interface. Checked with Dr.Jit 1.5.0.
@@ -63,7 +63,7 @@ def gpu_id(number: int) -> str:
 
 
 def _library() -> Any:
-    """The driver's; raises ``OSError`` where there is none."""
+    """The driver's library; raises ``OSError`` if there is none."""
     if sys.platform == "win32":
         return ctypes.CDLL("nvcuda.dll")
     return ctypes.CDLL(os.environ.get("DRJIT_LIBCUDA_PATH") or "libcuda.so.1")

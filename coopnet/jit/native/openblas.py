@@ -1,7 +1,7 @@
 """The number of threads of the OpenBLAS inside NumPy's wheels, set by ``ctypes``.
 
-Relies on where wheels put the library, and on what they call its functions. Checked with NumPy 2.4 and, for the memory
-of its arrays that BLAS reads, with Dr.Jit 1.5.0.
+Relies on the place of the library in wheels, and on the names of its functions. Checked with NumPy 2.4 and, for arrays
+in Dr.Jit's memory that BLAS reads, with Dr.Jit 1.5.0.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import numpy as np
 
 
 def available() -> bool:
-    """Can NumPy's BLAS be told to use one thread?"""
+    """Can NumPy's BLAS be limited to one thread?"""
     return _controls() is not None
 
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Limits BLAS to one thread: its threads spin while they wait, as Dr.Jit's do, and they slow each other down."""
+    """A block in which BLAS uses one thread: its threads spin while they wait, and would slow down those of Dr.Jit."""
     controls = _controls()
     if controls is None:
         yield
@@ -39,7 +39,7 @@ def one_thread() -> Iterator[None]:
 
 @functools.lru_cache(maxsize=1)
 def _controls() -> tuple[Callable[[], int], Callable[[int], None]] | None:
-    """Functions that read and set the number of threads."""
+    """Functions that read and set the number of threads, or ``None``."""
     folder = os.path.dirname(np.__file__)
     places = os.path.join(folder, "..", "numpy.libs", "*openblas*"), os.path.join(folder, ".dylibs", "*openblas*")
     for path in [path for place in places for path in glob.glob(place)]:

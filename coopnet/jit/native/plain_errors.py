@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ctypes
 
-#: ``fail(error, message, properties)`` raises ``error``, a class, with the text ``message``, which are bytes.
-#: Mitsuba passes the properties of the plugin that was to be made.
+#: ``fail(error, message, properties)`` raises the class ``error`` with the text ``message``, given as bytes. Mitsuba
+#: passes the ``properties`` of the plugin that was to be made; they are not used.
 fail = ctypes.PYFUNCTYPE(None, ctypes.py_object, ctypes.c_char_p, ctypes.py_object)(
     ("PyErr_SetString", ctypes.pythonapi)
 )

@@ -1,9 +1,9 @@
 """Work for Dr.Jit's own threads on the CPU.
 
-They keep looking for work for 20 ms after a kernel, and the work of other threads takes up to twice as long meanwhile
+These threads spin for 20 ms after a kernel, during which the work of other threads takes up to twice as long
 (``docs/performance/gradients.md`` has figures). So work that follows a kernel is best done by them. Relies on the
-functions that ``libnanothread`` exports and on Dr.Jit's threads to be its default pool. Checked with Dr.Jit 1.5.0;
-without them, there are threads of our own.
+functions that ``libnanothread`` exports and on Dr.Jit's threads being its default pool. Checked with Dr.Jit 1.5.0.
+Without these functions, a Python thread pool does the work.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_void_p)
 
 
 def parallel(function: Callable[[int], Any], count: int) -> list[Any]:
-    """``[function(0), ..., function(count - 1)]``, side by side; raises the first exception, when all are done."""
+    """``[function(0), ..., function(count - 1)]``, in parallel; raises the first exception when all are done."""
     if count < 2:
         return [function(i) for i in range(count)]
     library = _library()
@@ -35,7 +35,7 @@ def parallel(function: Callable[[int], Any], count: int) -> list[Any]:
     def work(i: int, _: Any) -> None:
         try:
             results[i] = function(i)
-        except BaseException as error:  # nothing may leave this function: its caller is not Python code
+        except BaseException as error:  # no exception may leave this function: its caller is not Python code
             errors[i] = error
 
     function_pointer = _FUNCTION(work)  # to be kept until the work is done
