@@ -2,10 +2,10 @@
 
 ==========================  =================================
 :mod:`.grid`                features at the vertices of grids
-:mod:`.drawn_grid`          the same, drawn by a key
+:mod:`.drawn_grid`          the same, with features that a key draws
 :mod:`.lookup`              rows of tables
 :mod:`.small_matrix`        products with small matrices
-:mod:`.sparse_projection`   products with sparse random ones
+:mod:`.sparse_projection`   products with sparse random matrices
 how gradients are added up
 :mod:`.atomic_sums`         by atomics, in several copies
 :mod:`.fixed_point`         in integers

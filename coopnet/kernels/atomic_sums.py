@@ -1,10 +1,10 @@
-r"""Sums at the entries of grids by atomics, with several copies of levels where many samples meet.
+r"""Sums at the entries of grids by atomics, with several copies of levels in which many samples share an entry.
 
 A coarse level has few entries, and every sample adds to some of them. On a GPU, threads that add to neighbouring
-addresses wait for each other. So a level with many terms per entry gets several copies. Warps use them in turn, and
-they are added up at the end: *privatization*, as for histograms. Lanes of one warp share a copy, since the hardware
-adds up the terms of neighbouring samples in one cell at once. With a copy for each lane, such batches took 1.4 times as
-long (benchmarks/grid_gradient.py). Only the order of additions changes.
+addresses wait for each other. So a level with many terms per entry gets several copies. Warps use the copies in turn,
+and the copies are added up at the end: *privatization*, as for histograms. Lanes of one warp share a copy, since the
+hardware adds up the terms of neighbouring samples in one cell at once. With a copy for each lane, such batches took 1.4
+times as long (benchmarks/grid_gradient.py). Only the order of additions changes.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ..jit.kinds import nested_type
 from ..jit.lanes import WARP
 from ..jit.masks import unmasked
 
-#: Fewest terms of an entry in a copy. A sample adds one for every vertex of its cell. With fewer terms, clearing and
-#: adding up the copies takes longer than waiting would (benchmarks/grid_gradient.py).
+#: Fewest terms of an entry in a copy. A sample adds one term for every vertex of its cell. With fewer terms, clearing
+#: and adding up the copies takes longer than waiting would (benchmarks/grid_gradient.py).
 TERMS = 32
 #: Fewest samples of a batch for which copies are worth the kernel that adds them up: at 2^14 they were not, at 2^16
 #: they were (benchmarks/grid_gradient.py).
@@ -35,12 +35,12 @@ def copies(
 ) -> list[int]:
     """The number of copies of each level, a power of two.
 
-    It is the largest for which each entry has ``each`` terms. If copies don't fit into ``memory``, ``each`` is doubled
-    until they do, so that levels where most terms meet keep their copies longest.
+    It is the largest for which each entry has at least ``each`` terms on average. If the copies don't fit into
+    ``memory``, ``each`` is doubled until they do, so that levels with the most terms per entry keep theirs longest.
 
     Args:
         sizes: entries of each level.
-        terms: how many are added up in each level.
+        terms: number of terms that are added to each level.
         packet: bytes of an entry.
         each, most, memory: see :data:`TERMS`, :data:`MOST`, :data:`MEMORY`.
     """
@@ -53,8 +53,8 @@ def copies(
 class AtomicSums:
     """Adds up numbers at the entries of a ``FeatureGrid``, in ``counts[level]`` copies of each level.
 
-    Levels with one copy are summed at their places among the parameters. Copies of the other levels are in a separate
-    array, one after the other. If several grids are side by side, so are their copies.
+    Levels with one copy are summed in an array like the parameters. Copies of the other levels are in a second array,
+    one after the other. If the parameters hold several grids side by side, so does the second array.
     """
 
     def __init__(self, grid: Any, counts: Sequence[int]):
@@ -67,12 +67,12 @@ class AtomicSums:
         self.spread = dr.zeros(grid.dtype, self.grids * self.room * grid.n_features)
 
     def add(self, number: int, terms: Sequence[Any], index: Any) -> None:
-        """Add one term for each feature to the entries ``index`` of level ``number``, as given by the grid's walk."""
+        """Add one term for each feature to the entries ``index`` of level ``number``, see :meth:`FeatureGrid.walk`."""
         grid, level, n = self.grid, self.grid.levels[number], self.counts[number]
         target = self.sums
         if n > 1:
             warp = dr.arange(type(index), max(dr.width(v) for v in (index, *terms))) // WARP
-            # differences may be negative, but indices wrap around
+            # negative differences are right, too, since indices wrap around
             offset = (self.starts[number] - level.offset) & 0xFFFFFFFF
             offset += grid.which * ((self.room - grid.levels[-1].end) & 0xFFFFFFFF)
             index = index + offset + (warp & (n - 1)) * level.size
@@ -80,7 +80,7 @@ class AtomicSums:
         dr.scatter_reduce(dr.ReduceOp.Add, target, nested_type(grid.dtype)(list(terms)), index)
 
     def finish(self) -> Any:
-        """The sums; if there are copies, evaluates them."""
+        """The sums. If there are copies, this evaluates them and adds them up."""
         if not self.room:
             return self.sums
         dr.eval(self.sums, self.spread)

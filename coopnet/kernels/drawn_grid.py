@@ -1,4 +1,4 @@
-"""Features of grids that a key draws, each with its own deviation around its mean."""
+"""Grid features that a key draws, each with a mean and a standard deviation."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class DrawnFeatureGrid(FeatureGrid):
 
     :math:`z_{ek}`, of feature :math:`k` of entry :math:`e`, is number :math:`k \bmod 4` of :func:`of_parameters` for
     row :math:`e` and block :math:`\lfloor k / 4 \rfloor`. If all samples have one key, the table is drawn
-    once, by a kernel of its own (:meth:`drawn`). Otherwise every look-up draws the features that it reads, with the
-    same result to the bit.
+    once, by a kernel of its own (:meth:`drawn`). Otherwise every look-up draws the features that it reads. The results
+    are bitwise equal.
 
     Args:
         grid: the means :math:`\theta`.
-        deviation: an array of the size of the grid's ``data``, the :math:`\sigma`.
+        deviation: the standard deviations :math:`\sigma`, an array of the size of the grid's ``data``.
         key, stream: as for :func:`of_parameters`.
     """
 
@@ -33,13 +33,13 @@ class DrawnFeatureGrid(FeatureGrid):
         self.deviation, self.key, self.stream = dr.detach(deviation), key.traced(dr.uint32_array_t(self.dtype)), stream
 
     def drawn(self) -> FeatureGrid:
-        """The grid in which features are looked up: with a drawn table, if there is one for all samples."""
+        """The grid in which to look up features: one with a drawn table if all samples share it, otherwise ``self``."""
         several = dr.width(self.key.step) > 1 or dr.width(self.key.seed) > 1
         if symbolic() or several:
             return self
         n, entries = self.n_features, self.levels[-1].end
         table = dr.empty(self.dtype, entries * n)
-        with unmasked(self.dtype):  # the entries of a table are not lanes of an evaluated loop
+        with unmasked(self.dtype):  # the mask of an evaluated loop must not apply to entries of the table
             entry = dr.arange(dr.uint32_array_t(self.dtype), entries)
             dr.scatter(table, self.read(dr.detach(self.data), entry), entry, mode=dr.ReduceMode.Permute)
             dr.eval(table)
@@ -51,7 +51,7 @@ class DrawnFeatureGrid(FeatureGrid):
     def read(self, data: Any, index: Any) -> Any:
         features = super().read(data, index)
         if dr.detach(data).index != dr.detach(self.data).index:
-            return features  # tangents of the features; the noise has none
+            return features  # forward mode reads tangents; the noise has none
         deviations = super().read(self.deviation, index)
         drawn = []
         for k in range(self.n_features):

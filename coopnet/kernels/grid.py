@@ -6,8 +6,9 @@ are :math:`\sum_c w_c(x) \theta_c`, and their derivative in direction :math:`\do
 multilinear interpolation the one along an axis does not change along that axis, and both jump at the faces of the cell.
 With smoothstep it is continuous.
 
-Features and derivatives are linear in the parameters, so their gradient is the transpose: another loop over the same
-vertices. It adds up many samples per entry, with atomics (:mod:`.atomic_sums`) or in fixed point (:mod:`.fixed_point`).
+Features and derivatives are linear in the parameters. So the gradient of the parameters is the transposed operation,
+another loop over the same vertices. It adds up many samples per entry, with atomics (:mod:`.atomic_sums`) or in fixed
+point (:mod:`.fixed_point`).
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ PRIMES = (1, 2654435761, 805459861, 3674653429, 2097192037, 1434869437, 21652197
 ROLLING = 2531011
 
 
-#: The first and the last cell that have a number, in single precision. What lies beyond belongs to these.
+#: Numbers of the first and the last cell, in single precision. Coordinates beyond belong to these cells.
 CELLS = (-(2.0**31), 2.0**31 - 128)
-#: How far from 0 a coordinate is looked at: further out, its place in a level would overflow.
+#: Coordinates are clipped to this distance from 0, since the position of larger ones in a level would overflow.
 FAR = 2.0**64
 
 
@@ -48,15 +49,15 @@ class Level(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the next level begins."""
+        """Offset of the next level."""
         return self.offset + self.size
 
 
 def scales(n_levels: int, base: int, growth: float, number: Callable[[float], Any] = float) -> list[float]:
     """Cells per unit length: about ``base`` vertices per axis, and ``growth`` times as many on every further level.
 
-    ``number`` is the type to which every step of the arithmetic is rounded: the last bit of a power of the growth may
-    decide how many vertices there are.
+    ``number`` is the type to which every step of the arithmetic is rounded. The last bit of a result may decide how
+    many vertices a level has.
     """
     rate = number(dr.log2(float(number(growth)))) if n_levels > 1 else number(0)
     powers = (number(dr.exp2(float(number(level) * rate))) for level in range(n_levels))
@@ -84,10 +85,10 @@ class FeatureGrid:
         levels: see :func:`levels`.
         dimension: number of coordinates.
         n_features: features of a vertex.
-        hashed: do levels that don't hold all of their vertices use a hash, rather than wrap around?
+        hashed: do levels with more vertices than entries use a hash? Otherwise they wrap around.
         interpolation: of cubes: ``"linear"``, ``"smoothstep"`` or ``"nearest"``.
         simplices: interpolate between the ``dimension + 1`` vertices of a simplex, not all of the cube?
-        which: the number of the grid, if several are side by side in ``data``; ``UInt32`` if every lane has its own.
+        which: the number of the grid to read if several are side by side in ``data``; ``UInt32`` for one per lane.
     """
 
     DRJIT_STRUCT = {"data": object}
@@ -108,7 +109,7 @@ class FeatureGrid:
         self.hashed, self.interpolation, self.simplices, self.which = hashed, interpolation, simplices, which
 
     def of_lanes(self, data: Any, which: Any) -> FeatureGrid:
-        """The grids number ``which``, one for each lane, of several like this one side by side in ``data``."""
+        """A grid that reads ``data``, several grids like this one side by side; lanes use those numbered ``which``."""
         kind = self.hashed, self.interpolation, self.simplices
         return FeatureGrid(data, self.levels, self.dimension, self.n_features, *kind, which)
 
@@ -119,12 +120,12 @@ class FeatureGrid:
         ordered: bool = False,
         counts: Sequence[int] | None = None,
     ) -> list[list]:
-        """``[features, *derivatives]`` at ``coordinates``, in the directions ``tangents``; differentiable.
+        """``[features, *derivatives]`` at ``coordinates``: features, and their derivatives in directions ``tangents``.
 
         Args:
             coordinates, tangents: arrays of the type of the parameters, one for each axis.
             ordered: sum the gradient of the parameters in fixed point instead of with atomics?
-            counts: copies of each level that atomics add to; ``None`` for as many as pay.
+            counts: number of copies of each level to which atomics add; ``None`` for as many as pay.
         """
         if not dr.grad_enabled(self.data):
             return self.interpolate(self.data, coordinates, tangents)
@@ -133,20 +134,20 @@ class FeatureGrid:
             return self.interpolate(self.data, coordinates, tangents)
         op = _FixedPointOp if ordered else _AtomicsOp
         bundle = self.interpolate(dr.detach(self.data), coordinates, tangents)
-        # a function, so that Dr.Jit does not take the grid apart as an argument
+        # the lambda keeps Dr.Jit from traversing the grid as an argument
         inputs = dr.detach(coordinates), [dr.detach(tangent) for tangent in tangents]
         return split(dr.custom(op, lambda: (self, counts), self.data, *inputs, flat(bundle)), len(bundle))
 
     @property
     def vertices(self) -> int:
-        """How many vertices of a cell give features."""
+        """Number of vertices of a cell between which a level interpolates."""
         cube = 1 if self.interpolation == "nearest" else 2**self.dimension
         return self.dimension + 1 if self.simplices else cube
 
     def copies(self, samples: int) -> list[int]:
-        """How many of each level atomics should add to, in a batch of so many samples.
+        """The number of copies of each level to which atomics should add, in a batch of so many samples.
 
-        One in small batches, and on a CPU, whose few threads hardly collide: copies were no faster there.
+        It is 1 in small batches, and on CPUs: their few threads hardly collide, and copies were no faster there.
         """
         if samples < SAMPLES or dr.backend_v(self.dtype) == dr.JitBackend.LLVM:
             return [1] * len(self.levels)
@@ -166,7 +167,7 @@ class FeatureGrid:
         return bundle
 
     def read(self, data: Any, index: Any) -> Any:
-        """The features of the entries ``index`` of ``data``, side by side."""
+        """The features of the entries ``index`` of ``data``, as a nested array."""
         return dr.gather(nested_type(self.dtype), data, index, shape=(self.n_features, dr.width(index)))
 
     def walk(self, coordinates: list, tangents: Sequence[list] = ()) -> Iterator[tuple[int, list, Any]]:
@@ -177,17 +178,17 @@ class FeatureGrid:
             cell = [dr.floor(v) for v in position]
             fraction = [v - c for v, c in zip(position, cell, strict=True)]
             scaled = [[t * level.scale for t in tangent] for tangent in tangents]
-            # left of 0 cells are negative, which don't convert to unsigned numbers
+            # cells left of 0 have negative numbers, which cannot be converted to unsigned ones directly
             lowest = [uint32(int32(dr.clip(c, *CELLS))) for c in cell]
             for weights, offset in (self._simplex if self.simplices else self._cube)(fraction, scaled):
                 yield number, weights, self._index(level, [v + o for v, o in zip(lowest, offset, strict=True)])
 
     def steepest(self, level: int) -> float:
-        """Largest derivative of a weight along an axis."""
+        """Largest derivative of a weight along an axis, in this level."""
         return abs(self.levels[level].scale) * (1.5 if self.interpolation == "smoothstep" else 1.0)
 
     def _index(self, level: Level, vertex: list) -> Any:
-        """Row-major, the first axis fastest, if the level holds all of its vertices or never hashes; else by hash."""
+        """The entry of a vertex: by hash in hashed levels with too few entries, otherwise first axis fastest."""
         uint32 = dr.uint32_array_t(self.dtype)
         index = uint32(0)
         if not self.hashed or level.resolution**self.dimension <= level.size:
@@ -225,11 +226,14 @@ class FeatureGrid:
             yield weights, corner
 
     def _simplex(self, fraction: list, tangents: list[list]) -> Iterator[tuple[list, Sequence[Any]]]:
-        """The same for the simplex around a point. It starts at the cell's lowest vertex and goes along the axes in
-        descending order of their fractions. Weights are the differences of successive fractions."""
+        """:meth:`_cube` for the corners of the simplex around a point.
+
+        A path along its corners starts at the cell's lowest vertex and follows the axes in descending order of their
+        fractions. Weights are the differences of successive fractions.
+        """
         single, uint32, n = self.dtype, dr.uint32_array_t(self.dtype), len(fraction)
-        # Fractions with their tangents and axes, in descending order. Equal fractions may be in any order: the vertex
-        # between them has no weight, and its derivative may be that of either side.
+        # Sort fractions, with their tangents and axes, in descending order. Equal fractions may be in any order: the
+        # vertex between them has the weight 0, and its derivative may be that of either side.
         items = [[fraction[d], *(t[d] for t in tangents), uint32(d)] for d in range(n)]
         for i in range(n):
             for j in range(n - 1 - i):
@@ -247,14 +251,15 @@ class FeatureGrid:
 
 
 def _order(tangents: Sequence[list]) -> int:
-    """The order in which a cell's vertices are summed, which determines the last bits. For values, it is that of
-    ``drjit.nn``.
+    """The step, 1 or -1, with which a cell's vertices are summed. For values alone, the order is that of ``drjit.nn``.
+
+    It determines the last bits.
     """
     return 1 if tangents else -1
 
 
 class _ParametersOp(dr.CustomOp):
-    """Passes a bundle of features and derivatives through and adds the derivative with respect to the parameters."""
+    """Returns a bundle of features and derivatives as it is, and adds its derivative with respect to the parameters."""
 
     def eval(self, made: Any, data: Any, coordinates: list, tangents: list, values: list) -> list:  # type: ignore[override]
         self.grid: FeatureGrid
@@ -282,7 +287,7 @@ class _ParametersOp(dr.CustomOp):
     def backward(self) -> None:
         incoming = self.grad_out()
         self.set_grad_in("values", incoming)
-        # terms of lanes that have left a loop are masked, but would still influence the unit of the sums
+        # lanes that have left a loop add nothing, but would still influence the scale of the sums
         incoming = present(incoming, max(dr.width(v) for v in [*incoming, *self.coordinates]))
         self.set_grad_in("data", self.sums(split(incoming, 1 + len(self.tangents))))
 
@@ -295,9 +300,7 @@ class _ParametersOp(dr.CustomOp):
 
 
 class _AtomicsOp(_ParametersOp):
-    """Adds up in copies of levels. It is only used outside symbolic scopes, so that its derivative can evaluate
-    them.
-    """
+    """Adds up in copies of levels, which its derivative evaluates: for use outside symbolic scopes."""
 
     def sums(self, cotangents: list[list]) -> Any:
         result = AtomicSums(self.grid, self.counts)
@@ -318,7 +321,7 @@ class _FixedPointOp(_ParametersOp):
             fixed_point.add(sums, [term * scales[level] for term in terms], index)
         dr.eval(sums)
         scale = scales[0]
-        if self.tangents:  # levels have scales of their own
+        if self.tangents:  # each level has its own scale
             entry = dr.arange(dr.uint32_array_t(grid.dtype), dr.width(grid.data)) // grid.n_features
             scale = grid.dtype(1)
             for place, s in zip(grid.levels, scales, strict=True):
@@ -354,12 +357,12 @@ class _FixedPointOp(_ParametersOp):
         return self.coordinates[0] + cotangents[0][0] + lanes
 
     def _terms(self, lanes: Any) -> Any:
-        """How many terms a sum has at most."""
+        """Most terms of a sum."""
         return self.grid.dtype(dr.opaque_width(lanes)) * self.grid.vertices
 
 
 def _bound(values: list) -> Any:
-    """The largest of the absolute ``values``, infinite where one is not finite: maxima skip NaN."""
+    """The largest of the absolute ``values``. Infinite where one is not finite, as a maximum would skip NaN."""
     return largest([dr.select(dr.isfinite(v), dr.abs(v), dr.inf) for v in values])
 
 

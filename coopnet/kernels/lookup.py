@@ -13,7 +13,7 @@ from .segment_sum import sum_rows
 
 
 class Table:
-    """Holds numbers as ``data``, the name that parameters outside the packed buffer have."""
+    """Holds numbers as the attribute ``data``, as all parameters outside the packed buffer do."""
 
     DRJIT_STRUCT = {"data": dr.ArrayBase}
 
@@ -24,18 +24,18 @@ class Table:
 def lookup(data: Any, index: Any, active: Any, leaf: type, ordered: bool) -> list:
     """Rows ``index`` of the tensor ``data`` as a list of ``data.shape[1]`` arrays of type ``leaf``.
 
-    Only the rows read are converted. The gradient of the table is summed in single precision (double for double
-    tables) and rounded once.
+    Only rows that are read are converted to ``leaf``. The gradient of the table is summed in single precision (double
+    for double tables) and rounded once.
 
     Args:
         data: floating point tensor ``(count, width)``.
-        index: ``UInt32``, all below ``count`` where ``active``.
-        active: rows read; the others are zero.
+        index: ``UInt32``, below ``count`` where ``active``.
+        active: mask of the samples that read a row; the others get zeros.
         ordered: sum the gradient in a fixed order, where arrays can be evaluated, instead of with atomics?
 
     Raises:
-        RuntimeError: in the backward pass of half-precision tables in calls, or if ``dr.backward`` is called in a
-            symbolic scope itself: those would add up in half precision.
+        RuntimeError: in the backward pass of half-precision tables in calls, or by ``dr.backward`` within a symbolic
+            scope. Gradients would add up in half precision there.
     """
     flat = data.array
     if not dr.grad_enabled(flat):
@@ -47,7 +47,7 @@ def lookup(data: Any, index: Any, active: Any, leaf: type, ordered: bool) -> lis
     if inside_call(leaf):
         rows = _read(flat, data.shape[1], index, active, type(flat))
         return [leaf(v) for v in dr.custom(_NoHalfSums, rows)]
-    _ = flat * 1  # as for networks: without it, forward mode would not know that the scope depends on the table
+    _ = flat * 1  # as for networks: without this, Dr.Jit would not record that the scope depends on the table
     settings = _Settings(data.shape, leaf, False, flat)
     return dr.custom(_ScopeLookupOp, settings, flat, index, active, outside(flat).buffer)
 
@@ -58,14 +58,14 @@ def _read(flat: Any, width: int, index: Any, active: Any, leaf: type) -> list:
 
 
 class _Settings:
-    """Keeps Dr.Jit from taking these apart as arguments."""
+    """Arguments of :class:`_LookupOp` that Dr.Jit does not traverse."""
 
     def __init__(self, shape: tuple[int, int], leaf: type, ordered: bool, origin: Any = None):
         self.shape, self.leaf, self.ordered, self.origin = shape, leaf, ordered, origin
 
 
 class _LookupOp(dr.CustomOp):
-    """Looks rows up; backward, sums their gradients by row."""
+    """Looks up rows. The backward pass sums their gradients by row."""
 
     def eval(  # type: ignore[override]
         self, settings: _Settings, data: Any, index: Any, active: Any, later: Any = None
@@ -94,10 +94,10 @@ class _LookupOp(dr.CustomOp):
 
 
 class _ScopeLookupOp(_LookupOp):
-    """The same for a half-precision table inside a symbolic loop or conditional.
+    """:class:`_LookupOp` for a half-precision table inside a symbolic loop or conditional.
 
-    Gradients are added up in a single-precision array, and rounded when the scope is left; ``later`` is the
-    :class:`Deferred` of the table.
+    Gradients are added up in a single-precision array, and rounded when the scope is left. ``later`` is the buffer of
+    the table's :class:`Deferred`.
     """
 
     def backward(self) -> None:
@@ -109,7 +109,7 @@ class _ScopeLookupOp(_LookupOp):
 
 
 class _ScopeSums:
-    """Sums of rows that grow while a scope is traced, in single precision."""
+    """Sums of rows in a symbolic scope, in single precision."""
 
     def __init__(self, table: Any):
         self.table, self.single = type(table), dr.float32_array_t(type(table))
@@ -123,7 +123,7 @@ class _ScopeSums:
 
 
 class _NoHalfSums(dr.CustomOp):
-    """Passes rows through, but not their gradients."""
+    """Returns rows as they are, and refuses their gradients."""
 
     def eval(self, rows: list) -> list:  # type: ignore[override]
         return rows

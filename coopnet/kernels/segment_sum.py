@@ -1,10 +1,10 @@
 """Sums of rows by index, in an order that depends only on the indices.
 
 Rows are sorted by index (a stable radix sort), so that each sum is one contiguous segment. The sorted rows are cut
-into blocks of fixed size. One thread walks through a block, so that long segments are shared by many threads. Segments
-inside a block are complete, and are written. The first and the last segment of each block may continue in its
-neighbours, so they become rows, two per block, of the next and much smaller pass. Sizes depend on the number of rows
-only, so that ``dr.freeze`` can record all of it.
+into blocks of fixed size. One thread goes through each block, so that many threads share long segments. Segments inside
+a block are complete, and are written. The first and the last segment of each block may continue in its neighbours.
+Their sums become rows, two per block, of the next pass, which is much smaller. All sizes depend on the number of rows
+only, so ``dr.freeze`` can record this.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from . import fixed_point
 
 #: Rows that one thread adds up, by backend: GPUs need more threads.
 _BLOCK = {dr.JitBackend.LLVM: 64, dr.JitBackend.CUDA: 32}
-#: Bits of a pass of the radix sort; GPUs keep the buckets in shared memory.
+#: Bits per pass of the radix sort. On GPUs, the buckets must fit into shared memory.
 _RADIX = {dr.JitBackend.LLVM: 11, dr.JitBackend.CUDA: 8}
 #: Most entries of a row that one thread holds.
 _GROUP = 8
 
 
 def sort(index: Any, bound: int) -> tuple[Any, Any]:
-    """``(sorted, order)`` of the ``UInt32`` array ``index``, whose entries are at most ``bound``; stable.
+    """The ``UInt32`` array ``index``, whose entries are at most ``bound``, sorted; and its order, a permutation.
 
-    ``dr.argsort`` does the same in passes over all 32 bits, but ids seldom need more than half of them.
+    The sort is stable. ``dr.argsort`` sorts by all 32 bits, but ids seldom need more than half of them.
     """
     n, order, shift = dr.width(index), dr.arange(type(index), dr.width(index)), 0
     index = _computed(index)
@@ -47,13 +47,15 @@ def sort(index: Any, bound: int) -> tuple[Any, Any]:
 
 
 def _computed(index: Any) -> Any:
-    """``index``, as an array if it is a literal: no kernel computes a literal, so a frozen function could
-    neither sort it again nor follow its width."""
+    """``index``; a literal becomes a computed array.
+
+    No kernel computes a literal, so a frozen function could neither sort it again nor follow its width.
+    """
     return index + dr.opaque(type(index), 0) if index.state == dr.VarState.Literal else index
 
 
 def sum_rows(rows: Any, index: Any, count: int) -> Any:
-    """Row ``r`` of the result is the sum of the ``rows`` whose index is ``r``; rows without any are exactly zero.
+    """Row ``r`` of the result is the sum of the ``rows`` whose index is ``r``; exactly zero if there are none.
 
     Args:
         rows: a list of ``width`` arrays, float32 or float64, one entry per row.
@@ -61,14 +63,14 @@ def sum_rows(rows: Any, index: Any, count: int) -> Any:
         count: number of sums.
 
     Returns:
-        A flat array of ``count * width`` entries, the same to the bit for the same rows and indices. In frozen
-        functions on CUDA the sums are those of :func:`sum_rows_fixed`, since a recorded sort ends the process when it
-        is replayed (Dr.Jit 1.5).
+        A flat array of ``count * width`` entries, bitwise the same for the same rows and indices. In frozen functions
+        on CUDA, :func:`sum_rows_fixed` computes the sums, since a recorded sort ends the process when it is replayed
+        (Dr.Jit 1.5).
     """
     leaf = type(rows[0])
     if frozen() and dr.backend_v(leaf) == dr.JitBackend.CUDA:
         return sum_rows_fixed(rows, index, count)
-    # in an evaluated loop, the mask would remove entries of the sorted order instead of samples
+    # in an evaluated loop, Dr.Jit would apply the mask of samples to sorted entries
     index = dr.select(active(leaf, dr.width(index)), index, count) if masked(leaf) else index
     with unmasked(leaf):
         return _sum_rows(rows, index, count)
@@ -84,7 +86,7 @@ def _sum_rows(rows: Any, index: Any, count: int) -> Any:
     dr.scatter(place, dr.arange(type(index), n), order, mode=dr.ReduceMode.Permute)
     dr.eval(place)
     flat = dr.empty(leaf, n * width)
-    # rows are scattered to their places when they are computed: twice as fast as gathering them later
+    # scattering rows to their places when they are computed is twice as fast as gathering them later
     dr.scatter(flat, nested(rows), place, mode=dr.ReduceMode.Permute)
     dr.eval(flat)
     sums = dr.zeros(leaf, count * width)
@@ -97,11 +99,11 @@ def _sum_rows(rows: Any, index: Any, count: int) -> Any:
 
 
 def _pass(flat: Any, nested: type, width: int, index: Any, count: int, block: int, sums: Any) -> Any:
-    """Write complete segments to ``sums``; return those that continue as ``(rows, index)``."""
+    """Write complete segments to ``sums``; returns the incomplete ones as ``(rows, index)``."""
     uint32, n = type(index), dr.width(index)
     blocks = -(-n // block)
-    last = blocks == 1  # every segment is complete
-    size = min(_GROUP, width & -width)  # consecutive entries: one packet
+    last = blocks == 1  # then every segment is complete
+    size = min(_GROUP, width & -width)  # consecutive entries that are read as one packet
     groups = width // size
     thread = dr.arange(uint32, blocks * groups)
     b, g = (thread // groups, thread % groups) if groups > 1 else (thread, uint32(0))
@@ -130,7 +132,7 @@ def _pass(flat: Any, nested: type, width: int, index: Any, count: int, block: in
     if last:
         write(sums, total, current, current < count)
         return None
-    # one segment may fill the block: it is the head, and nothing follows
+    # if one segment fills the block, it is the head, and the second row is zero
     write(open_ends, dr.select(inside, head, total), 2 * b, True)
     write(open_ends, dr.select(inside, total, zero), 2 * b + 1, True)
     ids = dr.empty(uint32, 2 * blocks)
@@ -141,10 +143,10 @@ def _pass(flat: Any, nested: type, width: int, index: Any, count: int, block: in
 
 
 def sum_rows_fixed(rows: list, index: Any, count: int) -> Any:
-    """The same as :func:`sum_rows`, in fixed point (:mod:`.fixed_point`), in any order.
+    """:func:`sum_rows` in fixed point (:mod:`.fixed_point`), which does not depend on the order.
 
-    All rows are rounded to the same unit, even if one is much smaller than the others. This needs twice the memory and
-    atomics, but it evaluates nothing that ``dr.freeze`` could not replay.
+    All rows are rounded to the same unit, even if one is much smaller than the others. This needs atomics and twice the
+    memory, but ``dr.freeze`` can replay it everywhere.
     """
     leaf, width, index = type(rows[0]), len(rows), _computed(index)
     int64, uint32 = dr.int64_array_t(leaf), type(index)

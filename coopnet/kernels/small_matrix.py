@@ -1,7 +1,7 @@
 r"""Products :math:`B x` of a small trained matrix and coordinates, in single precision on every backend.
 
-A gradient entry :math:`dB_{jk} = \sum_n dy_{jn} x_{kn}` is one sum over all samples. With automatic differentiation,
-each sum would be a kernel of its own. Here all entries of a column are the rows of one tensor, which is summed at once,
+An entry of the gradient, :math:`dB_{jk} = \sum_n dy_{jn} x_{kn}`, is a sum over all samples. With automatic
+differentiation, each sum would be a kernel of its own. Here one reduction of a tensor computes all entries of a column,
 in the same order in every run.
 """
 
@@ -17,9 +17,9 @@ from ..jit.scopes import symbolic
 
 
 def project(matrix: Any, coordinates: list) -> list:
-    """The components of ``B x``, where ``matrix`` holds the rows of ``B`` side by side.
+    """The components of ``B x``, where the flat array ``matrix`` holds ``B`` row by row.
 
-    Inside symbolic loops and calls the gradient of ``matrix`` is accumulated by atomics instead.
+    Inside symbolic loops and calls, the gradient of ``matrix`` is accumulated by atomics.
     """
     if not dr.grad_enabled(matrix) or symbolic():
         return _product(matrix, coordinates)

@@ -1,4 +1,4 @@
-"""Products with a sparse random matrix that is drawn where it is used: on the host, as additions, or in a kernel."""
+"""Products with a sparse random matrix that is not stored: on the host, as additions, or drawn in a kernel."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ..jit.masks import unmasked
 from ..jit.scopes import frozen
 from ..random.philox import philox4x32
 
-#: Word 3 of every counter: a stream that neither dropouts nor samples use.
+#: Word 3 of every counter: a stream that is used neither by dropout nor to draw samples.
 STREAM = 0xFFFFFFFF
-#: Samples that one lane of the looping kernel works on, which share the entries that it draws.
+#: Samples per lane in the looping kernel. The lane draws entries once for all of them.
 TILE = 8
 #: Entries of the matrix that exist at a time on the host.
 BLOCK = 1 << 18
@@ -78,11 +78,11 @@ def product_on_host(signs: Signs, x: np.ndarray) -> np.ndarray:
 
 
 def additions(signs: Signs, parts: list, samples: int) -> list:
-    """The product with a list of ``depth`` arrays of as many ``samples``: one addition per nonzero entry."""
+    """The product with a list of ``depth`` arrays of ``samples`` entries: one addition per nonzero matrix entry."""
     leaf = type(parts[0])
     wide = _accumulator(leaf)
     parts = [wide(v) for v in parts]
-    # a replay of a frozen function may have another number of samples, to which literals do not adapt
+    # in a frozen function, the result must not have a fixed width: replays may have another number of samples
     zero = leaf(0) if frozen() else dr.zeros(leaf, samples)
     result = []
     for plus, minus in _entries(signs.n_in, signs.n_out, signs.density, signs.seed, signs.transposed):
@@ -113,7 +113,7 @@ def _sum(parts: list) -> Any:
 
 
 def product(signs: Signs, x: Any, samples: int) -> Any:
-    """The product with a flat row-major array ``(depth, samples)``, or a list of its rows: a result of the same kind.
+    """The product with a flat row-major array ``(depth, samples)``, or with a list of its rows; of the same kind.
 
     The gradient is the product with the transpose.
     """
@@ -153,7 +153,7 @@ class _Projection(dr.CustomOp):
 
 
 def _full(v: Any, width: int) -> Any:
-    """Gradients may be one number for all."""
+    """``v`` with ``width`` entries: gradients may be one number for all."""
     return v if dr.width(v) == width else v + dr.zeros(type(v), width)
 
 
@@ -162,16 +162,17 @@ def _accumulator(leaf: type) -> type:
 
 
 def _flat(signs: Signs, x: Any, samples: int) -> Any:
-    """The product with a flat array, whose lanes are not samples."""
+    """The product with a flat array. Its lanes are not samples, so masks of evaluated loops do not apply."""
     with unmasked(type(x)):
         return _by_tiles(signs, x, samples)
 
 
 def _by_tiles(signs: Signs, x: Any, samples: int) -> Any:
-    """The same.
+    """:func:`_flat`, in tiles.
 
-    A lane owns a tile of 4 rows and up to :data:`TILE` columns of the result. Forward, the words of one block are the
-    entries of its 4 rows; transposed, it draws the blocks of 4 columns of the matrix and uses all their words.
+    Each lane computes a tile of 4 rows and up to :data:`TILE` columns of the result. For the product with the matrix,
+    the 4 words of one block are the entries of its rows. With the transpose, the lane draws the blocks of 4 matrix
+    columns and uses all their words.
     """
     leaf = type(x)
     wide, uint32, uint64 = _accumulator(leaf), dr.uint32_array_t(leaf), dr.uint64_array_t(leaf)
