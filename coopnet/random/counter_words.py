@@ -1,4 +1,4 @@
-"""Words of counters and keys, and the seeds, indices, steps and offsets from which they are made."""
+"""The 32-bit words of counters and keys, and the seeds, indices, steps and offsets from which they are made."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from ..checks import check, ensure, entries, shown, shown_typed, whole
 from ..jit.scopes import recording
 
-#: Bits of the unsigned types; narrower types may be given for wider ones.
+#: Bits of the unsigned types. Where a wider type is needed, a narrower one is accepted.
 _UNSIGNED = {dr.VarType.UInt8: 8, dr.VarType.UInt16: 16, dr.VarType.UInt32: 32, dr.VarType.UInt64: 64}
 _PHILOX = "philox4x32"
 _NAMES = ("counter[0]", "counter[1]", "counter[2]", "counter[3]", "key[0]", "key[1]")
@@ -36,11 +36,11 @@ def check_uint(where: str, name: str, value: Any, bits: int, also: str = "") -> 
     return number
 
 
-# ---- parts of a key: ints, Dr.Jit arrays, and NumPy's for indices ---------------------------------------------
+# ---- parts of a key: ints, Dr.Jit arrays, and NumPy arrays for indices ----------------------------------------
 
 
 def key_part(value: Any, name: str, bits: int) -> Any:
-    """``value`` as an int in [0, 2^bits), an array of that type, or an error."""
+    """``value``, a part of a key, as an int in [0, 2^bits) or an unsigned array of ``bits`` bits; raises for others."""
     if isinstance(value, dr.ArrayBase):
         flat = dr.depth_v(value) == 1 and dr.is_jit_v(value) and not dr.is_tensor_v(value)
         given = _UNSIGNED.get(dr.type_v(value), bits + 1) if flat else bits + 1
@@ -57,7 +57,7 @@ def key_part(value: Any, name: str, bits: int) -> Any:
     return check_uint("Key", name, value, bits, f" or a Dr.Jit UInt{bits}")
 
 
-# ---- words of the generator: ints beside 32-bit arrays of one kind --------------------------------------------
+# ---- words of the generator: ints and 32-bit arrays of one kind -----------------------------------------------
 
 
 def checked_words(counter: Any, key: Any) -> list:
@@ -106,9 +106,7 @@ def _word(word: Any, name: str) -> Any:
 
 
 def check_sizes(arrays: list) -> None:
-    """Raise unless these Dr.Jit words are on one backend, and of one size (or single numbers); otherwise Dr.Jit
-    aborts.
-    """
+    """Raise unless these Dr.Jit words are on one backend and of one size (or single numbers). Dr.Jit would abort."""
     if len({type(w) for w in arrays}) > 1 or not dr.is_jit_v(arrays[0]):
         backends = {dr.backend_v(w) for w in arrays}
         valid = len(backends) == 1 and dr.JitBackend.Invalid not in backends
@@ -122,9 +120,9 @@ def check_sizes(arrays: list) -> None:
 
 
 def integers(where: str, name: str, value: Any, leaf: type) -> tuple[Any, tuple[int, ...]]:
-    """``value`` as a flat array of unsigned integers, and the shape that it had.
+    """``value`` as a flat array of unsigned integers, and its original shape.
 
-    The result is Dr.Jit's for Dr.Jit arrays if ``leaf`` is a Dr.Jit type, and otherwise NumPy's with 64 bits.
+    The result is a Dr.Jit array if ``value`` is one and ``leaf`` is a Dr.Jit type; otherwise a NumPy array of 64 bits.
     """
     if isinstance(value, dr.ArrayBase) and not issubclass(leaf, np.generic):
         return _unsigned(where, name, value, leaf), tuple(value.shape)
@@ -136,7 +134,7 @@ def integers(where: str, name: str, value: Any, leaf: type) -> tuple[Any, tuple[
 
 
 def _numpy(where: str, name: str, value: Any) -> np.ndarray:
-    """``value`` as a NumPy array, also lists with numbers below and above 2^63, which NumPy would turn into floats."""
+    """``value`` as a NumPy array. NumPy itself would make floats of lists with numbers below and above 2^63."""
     if isinstance(value, np.ndarray):
         return value
     try:

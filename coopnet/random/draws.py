@@ -1,12 +1,12 @@
 """Random draws for every kind of input.
 
-An element's draw, a number of a few bits, depends on its sample, its place within the sample, and the key. A
-:class:`~.law.Law` says what the draw does to the element. The generator makes draws in blocks (:func:`block`), which
-are used for all elements of a sample at once (:func:`decisions`). Tensors are handled separately, since their samples
-are side by side in one array:
+Each element has a *draw*, a number of a few bits that depends on its sample, its place within the sample, and the key.
+A :class:`~.law.Law` says what the draw does to the element. The generator makes draws in blocks (:func:`block`). For
+most inputs, all elements of a sample are drawn together (:func:`decisions`). Tensors are handled separately, since
+their samples are side by side in one array:
 
-* in memory, they are processed in packets of samples, see :func:`_in_memory`;
-* as expressions, which must not be evaluated here, element by element, see :func:`_as_expression`.
+* tensors in memory are processed in packets of samples, see :func:`_in_memory`;
+* tensors that are not evaluated yet are processed element by element, see :func:`_as_expression`.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from .philox import generate, round_keys
 LARGE = 1 << 16
 #: Neighbouring samples that one lane of that kernel reads at a time.
 PACKET = {dr.JitBackend.LLVM: 8, dr.JitBackend.CUDA: 4}
-#: Rows of such a lane if all elements of a sample share one draw.
+#: Rows that such a lane processes if all elements of a sample share one draw.
 ROWS = 8
 
 
 def apply(law: Any, x: Any, key: Key, kind: str, identity: Any = None) -> Any:
-    """``law``, traced for the type of ``x``, applied to all elements; ``kind`` is what :func:`kinds.kind` returns.
+    """``x`` after ``law``, which is traced for the type of ``x``; ``kind`` is as :func:`kinds.kind` returns it.
 
     Tensors of at least :data:`LARGE` elements in memory get a kernel of their own, which makes every random
     block once; their gradient is another such kernel. For all other inputs, and inside symbolic loops, conditionals and
@@ -54,25 +54,25 @@ def apply(law: Any, x: Any, key: Key, kind: str, identity: Any = None) -> Any:
         return type(x)(_tensor(x.array, x.shape[0], x.shape[1], law, key), x.shape)
     decided = decisions(n, law, key, dr.uint32_array_t(leaf), kinds.samples(x, kind))
     if kind == kinds.COOPVEC and dr.backend_v(leaf) == dr.JitBackend.CUDA:
-        # A product keeps x in the tensor cores' layout; unpacking it to select would cost more.
+        # Multiply instead of select: a product keeps x in the tensor cores' layout, which selecting would unpack.
         factors = [law.factor(d) for d in decided]
         if identity is None:
             return x * drnn.CoopVec(factors)
-        # the vector, the factors, and the draws that they come from
+        # 3 n components: the vector, the factors, and their draws
         factors = with_room(factors, [identity], 3 * n)
         return x * drnn.matvec(identity, drnn.CoopVec(factors))
     return kinds.rebuild([law.element(v, d) for v, d in zip(kinds.components(x), decided, strict=True)], x)
 
 
 def block(counter: Any, keys: Any, bits: int) -> Iterator[Any]:
-    """The draws of one block of the generator, in the order of its elements, each at the top of a word."""
+    """The draws of one block of the generator, in the order of elements, each in the upper ``bits`` of a word."""
     for word in generate(counter, keys):
         for shift in range(32 - bits, -1, -bits):
             yield word << shift if shift else word
 
 
 def decisions(n: int, law: Any, key: Key, uint32: type, width: int) -> list:
-    """Decisions for ``n`` elements as arrays over ``width`` samples; NumPy's if ``uint32`` is."""
+    """The law's decisions for ``n`` elements, as arrays over ``width`` samples; NumPy's if ``uint32`` is NumPy's."""
     index, step, seed = key.words(uint32, width)
     sample, keys = (index, step, uint32(law.stream)), round_keys(seed, law.rounds)
     count = 1 if law.shared else n
@@ -93,7 +93,7 @@ def decisions(n: int, law: Any, key: Key, uint32: type, width: int) -> list:
 def _tensor(x: Any, rows: int, columns: int, law: Any, key: Key) -> Any:
     """``law`` applied to a flattened tensor: by :func:`_in_memory` or :func:`_as_expression`."""
     states = (dr.VarState.Evaluated, dr.VarState.Dirty)
-    with unmasked(type(x)):  # the mask is one of samples, not of elements or packets
+    with unmasked(type(x)):  # masks of evaluated loops are for samples, not for elements or packets
         if symbolic() or rows * columns < LARGE or dr.detach(x).state not in states:
             return law.element(x, _as_expression(rows, columns, law, key, type(x)))
         if dr.grad_enabled(x):
@@ -104,7 +104,7 @@ def _tensor(x: Any, rows: int, columns: int, law: Any, key: Key) -> Any:
 def _as_expression(rows: int, columns: int, law: Any, key: Key, leaf: type) -> Any:
     """The decisions for a ``(rows, columns)`` tensor, flattened.
 
-    Every element draws its whole block and takes its own draw from it. This takes more arithmetic than
+    For every element, its whole block is drawn and one draw taken from it. This needs more arithmetic than
     :func:`_in_memory`, but it fuses with code that reads or writes the tensor, and stores nothing.
     """
     uint32 = dr.uint32_array_t(leaf)
@@ -112,7 +112,7 @@ def _as_expression(rows: int, columns: int, law: Any, key: Key, leaf: type) -> A
     row, column = (i // columns, i % columns) if rows > 1 else (uint32(0), i)
     key = key.traced(uint32)
     step = key.step
-    if dr.width(step) == rows * columns:  # the lanes of a loop whose state is a tensor are its elements
+    if dr.width(step) == rows * columns:  # in a loop whose state is a tensor, lanes are elements
         index, _, seed = Key(key.seed, key.index, uint32(0)).words(uint32, columns, tensor=True)
     else:
         index, step, seed = key.words(uint32, columns, tensor=True)
@@ -148,7 +148,7 @@ def _in_memory(x: Any, rows: int, columns: int, law: Any, key: Key) -> Any:
     def read(tp: type, source: Any, place: Any) -> Any:
         return dr.gather(tp, source, place, shape=(v, dr.width(place))) if v > 1 else dr.gather(tp, source, place)
 
-    # Rows behind the last full block get a kernel of their own; otherwise all lanes would need a mask.
+    # Rows after the last full block get a kernel of their own; otherwise all lanes would need a mask.
     for first, count, height in ((0, rows // size, size), (rows // size, 1, rows % size)):
         if count * height == 0:
             continue
@@ -169,14 +169,13 @@ def _in_memory(x: Any, rows: int, columns: int, law: Any, key: Key) -> Any:
                 decision = law.decide(next(drawn))
             target = start + r * packets
             y = law.element(read(packet, x, target), decision)
-            # Permute promises that no two lanes write the same entry; otherwise every scatter would be a kernel of its
-            # own.
+            # Permute: no two lanes write the same entry. Without this promise, every scatter is a kernel of its own.
             dr.scatter(result, y, target, mode=dr.ReduceMode.Permute)
     return result
 
 
 class _InMemory(dr.CustomOp):
-    """Applies a law to a flattened tensor, its gradient and its tangent, without keeping any of them."""
+    """Applies a law to a flattened tensor in memory, and to its gradient and tangent; stores none of them."""
 
     def eval(self, x: Any, rows: int, columns: int, law: Any, key: Key) -> Any:  # type: ignore[override]
         self.arguments = rows, columns, law, key

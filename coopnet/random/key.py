@@ -1,4 +1,4 @@
-"""Keys, which name random draws."""
+"""Keys, which identify random draws."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from .counter_words import check_sizes, halves, key_part
 
 @dataclass(eq=False)
 class Key:
-    """Names one random draw: its experiment (``seed``), its sample (``index``) and its time (``step``).
+    """Identifies a random draw by its experiment (``seed``), its sample (``index``) and its time (``step``).
 
     A key holds no state. The same key gives the same mask everywhere: on every backend, at every batch size, in every
     kernel, forward and backward. For new draws at another time, use :meth:`fold_in`. A key is a Dr.Jit PyTree and
     passes through ``dr.while_loop``, ``dr.if_stmt``, ``dr.switch`` and ``dr.freeze``. New values of ``seed`` or
-    ``step`` never compile a kernel; inside ``dr.freeze`` pass them as opaque Dr.Jit values (``dr.opaque(UInt32, i)``),
-    since Dr.Jit records a frozen function anew for every new Python int.
+    ``step`` do not compile new kernels. Pass them to functions of ``dr.freeze`` as opaque Dr.Jit values
+    (``dr.opaque(UInt32, i)``), since Dr.Jit records a frozen function again for every new Python int.
 
     Args:
         seed: int in [0, 2^64) or a Dr.Jit ``UInt64`` of width 1; narrower unsigned types are widened.
         index: the identity of each sample (a pixel, ray or path number): a Dr.Jit ``UInt32`` (or ``UInt8``), a NumPy
-            array of integers, or an int shared by all samples. ``None`` is the lane number ``arange(UInt32, width)``.
+            array of integers, or an int shared by all samples. ``None`` means lane numbers, ``arange(UInt32, width)``.
             Virtual calls (``dr.switch``, ``dr.dispatch``, methods of instance arrays) have no lane number: there
             ``None`` is an error, and an index must be passed.
         step: int in [0, 2^32) or a Dr.Jit ``UInt32`` (or ``UInt8``); time, such as the training step or bounce number.
@@ -53,7 +53,7 @@ class Key:
     def fold_in(self, step: Any) -> Key:
         """The key of another time: same seed and samples, ``step`` replaced (int or ``UInt32``).
 
-        Variables of a loop must keep their types: if the key itself is one, start with a ``UInt32`` step. Raises as
+        Variables of a loop must keep their types: if the key is one of them, start with a ``UInt32`` step. Raises as
         :class:`Key`.
 
         >>> later = key.fold_in(4)
@@ -63,9 +63,9 @@ class Key:
     def traced(self, uint32: type) -> Key:
         """This key with seed and step as Dr.Jit values of ``uint32``'s backend.
 
-        Python ints become opaque values rather than literals: as parameters of kernels, they need no new kernel for a
-        new seed. A key that is traced already is returned as it is. Networks trace theirs once, so that their layers
-        share the parameters.
+        Python ints become opaque values rather than literals, so that a new seed needs no new kernel. A key that is
+        traced already is returned as it is. Networks trace their key once, so that all layers share the kernel's
+        parameters.
         """
         uint64 = dr.uint64_array_t(uint32)
         if type(self.seed) is uint64 and type(self.step) is uint32 and type(self.index) in (uint32, type(None)):
@@ -73,10 +73,10 @@ class Key:
         return Key(_traced(self.seed, uint64), _traced(self.index, uint32), _traced(self.step, uint32))
 
     def words(self, uint32: type, width: int, tensor: bool = False) -> tuple[Any, Any, tuple[Any, Any]]:
-        """``(index, step, (seed_low, seed_high))`` for samples of a given width, in the 32-bit type ``uint32``.
+        """``(index, step, (seed_low, seed_high))`` for ``width`` samples, in the 32-bit type ``uint32``.
 
-        That type is Dr.Jit's or NumPy's. Each part has one entry, or one for each sample. Arrays of one lane are
-        broadcast to wider keys; the single column of a NumPy array or ``tensor`` is not. A tensor has one seed.
+        The type is one of Dr.Jit or NumPy. Each part has one entry, or one for each sample. If ``width`` is 1, the key
+        may be wider, except for NumPy arrays and with ``tensor``. A tensor has one seed.
         """
         on_host = uint32 is np.uint32
         if on_host:
@@ -91,7 +91,7 @@ class Key:
             if index is None:
                 ensure(not inside_call(uint32), _NO_LANES)
                 index = dr.arange(uint32, width)
-        # a seed is as wide as the samples inside evaluated calls, which sort their arguments by callee
+        # inside evaluated calls, which sort arguments by callee, a seed has an entry for each sample
         for name, value in (("seed", seed), ("index", index), ("step", step)):
             n, exact = len(value), width > 1 or on_host or (tensor and name != "seed")
             if n == 0 or (exact and n not in (1, width)):

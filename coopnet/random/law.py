@@ -24,11 +24,12 @@ ROUNDS = (10, 7)
 
 
 class Law:
-    """Multiplies every element by a factor that depends on a random draw. So it is its own adjoint.
+    """Multiplies every element by a factor that depends on a random draw. This operation is its own adjoint.
 
     The draws have ``bits`` bits and come from stream number ``stream`` of the generator with ``rounds`` rounds. ``p``
     is a number, which becomes part of kernels, or a Dr.Jit array that they read: a *schedule*. :meth:`traced` computes
-    what depends on ``p`` alone, before draws are decided.
+    the numbers that depend on ``p`` alone, such as a threshold. Then :meth:`decide` maps draws to decisions, and
+    :meth:`element` applies a decision to an element.
 
     Raises ``TypeError`` and ``ValueError``, whose messages begin with ``where``, for arguments that are out of range or
     of another type.
@@ -64,17 +65,17 @@ class Law:
 
     @property
     def drops(self) -> bool:
-        """Does it change anything, given a key?"""
+        """Does this law change its input if there is a key?"""
         return self.scheduled or self.p > 0
 
     def active(self, key: Key | None) -> bool:
-        """Does it change its input?"""
+        """Does this law change its input, with this key?"""
         return key is not None and self.drops
 
     def apply(self, x: Any, key: Key | None, identity: Any = None) -> Any:
         """``x``, of any kind that :func:`kinds.kind` knows, after this law; ``x`` itself if the law is not active.
 
-        ``identity``, a matrix view, makes factors cheaper for cooperative vectors on CUDA.
+        ``identity``, the view of an identity matrix, makes factors cheaper for cooperative vectors on CUDA.
         """
         kind, leaf = kinds.kind(x, self.where)
         kinds.require_float(leaf, self.where)
@@ -88,7 +89,7 @@ class Law:
     def scale(self, leaf: type) -> Any:
         """The factor of kept elements, a number or an array of type ``leaf``.
 
-        ``None`` for laws that have more factors than this one and zero: their adjoint does not follow from the output.
+        ``None`` for laws with other factors than this one and zero, whose adjoint cannot be computed from the output.
         """
         return None
 
@@ -99,19 +100,19 @@ class Law:
         return law
 
     def decide(self, word: Any) -> Any:
-        """What a draw means: the upper ``bits`` of the ``uint32`` ``word``, whose other bits are arbitrary."""
+        """The decision for a draw, the upper ``bits`` of the ``uint32`` ``word``; its other bits are arbitrary."""
         raise NotImplementedError
 
     def element(self, x: Any, decision: Any) -> Any:
-        """The new value of the element ``x``."""
+        """The new value of the element ``x``, by the ``decision`` of its draw."""
         raise NotImplementedError
 
     def factor(self, decision: Any) -> Any:
-        """The factor in :meth:`element`."""
+        """The factor by which :meth:`element` multiplies."""
         raise NotImplementedError
 
     def _rate(self, leaf: type, precision: Callable, most: float) -> Any:
-        """``p``, a number, or for schedules in the given precision, between 0 and ``most`` and without its gradient."""
+        """``p`` as a float. A schedule is detached, converted by ``precision`` and clipped to [0, ``most``]."""
         if not self.scheduled:
             return float(self.p)
         if issubclass(leaf, np.generic):
@@ -141,9 +142,9 @@ class MaskLaw(Law):
             raise ValueError(f"{where}: {problem}; use more bits or a smaller p.")
 
     def threshold(self, leaf: type) -> Any:
-        """:math:`t`, an int; for schedules doubles, with ``p`` clipped to [0, 1] and at least one draw that keeps.
+        """:math:`t`, an int; for schedules in double precision, with ``p`` clipped to [0, 1] and :math:`t < 2^k`.
 
-        Doubles hold :math:`p\\, 2^k` and :math:`2^k` exactly, so that the result is that of the law.
+        Double precision holds :math:`p\\, 2^k` and :math:`2^k` exactly, so the result is exactly that of the law.
         """
         p, most = self._rate(leaf, dr.float64_array_t, 1), 2**self.bits - 1
         return min(round(p * 2**self.bits), most) if _is_number(p) else dr.minimum(dr.round(p * 2**self.bits), most)
@@ -177,13 +178,13 @@ class MaskLaw(Law):
 
 
 class PathLaw(MaskLaw):
-    """The mask law for whole samples: the draw of element 0 decides for all."""
+    """The mask law for whole samples: the draw of element 0 decides for all elements."""
 
     shared = True
 
 
 class GaussianLaw(Law):
-    r"""Multiplies by :math:`1 + z \sqrt{p / (1 - p)}` with the normally distributed number :math:`z` of a 24-bit draw.
+    r"""Multiplies by :math:`1 + z \sqrt{p / (1 - p)}`, where :math:`z` is a normal random number from a 24-bit draw.
 
     The draw is the upper 24 of 32 bits of a word: see :class:`coopnet.GaussianDropout`.
     """
@@ -206,7 +207,7 @@ class GaussianLaw(Law):
         if isinstance(word, np.ndarray):
             return (1 + self.sigma * _normal((n + 0.5) * 2**-24)).astype(np.float32)
         int32, single = dr.int32_array_t(type(word)), dr.float32_array_t(type(word))
-        # an odd number of 24 bits and a sign: nothing rounds, up to the ends of the interval (-1, 1)
+        # an odd integer of 24 bits and a sign, times 2^-24: exact on the whole interval (-1, 1)
         argument = single(int32(n) * 2 - (2**24 - 1)) * 2**-24
         return dr.erfinv(argument) * (self.sigma * math.sqrt(2)) + 1
 
@@ -239,18 +240,21 @@ def _is_number(value: Any) -> bool:
 
 @functools.cache
 def numpy_dtype(leaf: type) -> np.dtype:
-    """The NumPy twin of a Dr.Jit floating point type, or of a NumPy type."""
+    """The NumPy dtype of a Dr.Jit or NumPy floating point type."""
     return np.dtype(leaf if issubclass(leaf, np.generic) else dr.type_v(leaf).name.lower())
 
 
 def rounded(value: Any, leaf: type) -> Any:
-    """A quotient of a power of two and an integer, a number or doubles, rounded once to ``leaf``; may be infinite."""
+    """``value``, a power of two divided by an integer, rounded once to ``leaf``; may be infinite.
+
+    ``value`` is a number or an array in double precision.
+    """
     if _is_number(value):
         with np.errstate(over="ignore"):
             return float(np.asarray(value).astype(numpy_dtype(leaf)))
     if dr.is_half_v(leaf):
-        # Compilers go from double to half by way of single, rounding twice: round to half's 10 bits first. There are no
-        # ties, as the quotient is a power of two or has infinitely many digits.
+        # Compilers convert double to half through single precision, which rounds twice. So round to the 10 bits of half
+        # first. There are no ties, as the quotient is a power of two or has infinitely many digits.
         pattern = dr.reinterpret_array(dr.uint64_array_t(leaf), value)
         uint64 = type(pattern)
         value = dr.reinterpret_array(type(value), (pattern + uint64(1 << 41)) & uint64(-1 << 42 & (1 << 64) - 1))

@@ -1,7 +1,7 @@
-r"""Nearly normal numbers with mean 0 and variance 1, computed from integers: the same to the bit everywhere.
+r"""Nearly normal numbers with mean 0 and variance 1, computed from integers: bitwise the same on every backend.
 
-The number of ones among the upper 24 bits of a word has a binomial distribution. The lower 8 bits fill the steps
-between its values:
+The number of ones among the upper 24 bits of a word has a binomial distribution. The lower 8 bits add a uniform number
+that fills the gaps between its values:
 
 .. math::
     z = \frac{512\, \mathrm{popcount}(w \gg 8) + 2\, (w \bmod 256) - 6399}{\sqrt{1594709}}
@@ -22,8 +22,7 @@ from .counter_words import halves
 from .key import Key
 from .philox import philox4x32
 
-#: Streams of the generator from here on are for parameters. Those below are for dropouts, those from 2^31 on for
-#: samples.
+#: Streams of the generator: from 0 on for dropouts, from this number on for parameters, from 2^31 on for samples.
 PARAMETER_STREAM = 1 << 30
 #: Factor of the integer.
 UNIT = float(np.float32(1 / math.sqrt(1594709)))
@@ -38,10 +37,10 @@ def normal(word: Any) -> Any:
 
 
 def of_parameters(entry: Any, block: Any, key: Key, stream: int) -> list:
-    """The numbers of four parameters of row ``entry`` in a table, beginning with number ``4 * block``.
+    """The numbers for four parameters of row ``entry`` in a table, beginning with parameter ``4 * block``.
 
-    They come from words of Philox's counter ``(entry, block, step, 2^30 + stream)`` under the key's seed. The key's
-    index is not used: all samples have one table.
+    They are computed from the words of Philox's counter ``(entry, block, step, 2^30 + stream)`` under the key's seed.
+    The key's index is not used: all samples have the same table.
     """
     uint32 = dr.leaf_t(type(entry))
     key = key.traced(uint32)

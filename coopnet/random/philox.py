@@ -60,7 +60,7 @@ def philox4x32(counter: Sequence[Any], key: Sequence[Any], rounds: int = 10) -> 
 
 
 def round_keys(key: Sequence[Any], rounds: int = 10) -> list[tuple[Any, Any]]:
-    """The key of every round, from two words of Dr.Jit's or NumPy's 32-bit type, which are not checked."""
+    """The keys of all rounds, from a key of two 32-bit words of Dr.Jit or NumPy, which are not checked."""
     k0, k1 = key
     keys = [(k0, k1)]
     uint32, add = (dr.leaf_t(type(k0)), operator.add) if isinstance(k0, dr.ArrayBase) else (np.uint32, np.add)
@@ -72,7 +72,7 @@ def round_keys(key: Sequence[Any], rounds: int = 10) -> list[tuple[Any, Any]]:
 
 
 def generate(counter: Sequence[Any], keys: Sequence[tuple[Any, Any]]) -> tuple[Any, Any, Any, Any]:
-    """:func:`philox4x32` of 4 words and the :func:`round_keys` that go with them: nothing is checked."""
+    """:func:`philox4x32` of 4 words, given the :func:`round_keys`. Arguments are not checked."""
     c0, c1, c2, c3 = counter
     if isinstance(c0, dr.ArrayBase):
         uint32 = dr.leaf_t(type(c0))

@@ -1,4 +1,4 @@
-"""Dropout over flat arrays and matrices with the masks of other systems, to compare with them."""
+"""Dropout with the masks of other systems, over flat arrays and matrices, for comparison with these systems."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .philox import generate, round_keys
 CONVENTIONS = ("triton", "ztensor")
 #: Triton's float32 just below 2^-31, which maps 31 random bits to [0, 1).
 TRITON_SCALE = 4.6566127342e-10
-#: Elements of a NumPy array that are worked on at a time.
+#: Elements of a NumPy array that are processed at a time.
 CHUNK = 1 << 20
 
 _WHERE = "seeded_dropout"
@@ -58,7 +58,7 @@ def seeded_dropout(x: Any, p: float, seed: Any, *, offset: Any = None, conventio
         offset: integers of at least 0, one for each column, or one for each element: a NumPy array for any ``x``, or
             a Dr.Jit array or tensor if ``x`` is Dr.Jit's. ``"triton"`` takes 32 bits (``Int32``, ``UInt32``, NumPy
             values below 2^32), ``"ztensor"`` 64. Virtual calls need it, since elements have no number there. Signed
-            Dr.Jit arrays are checked for negative numbers, which costs a pass, except inside loops and frozen
+            Dr.Jit arrays are checked for negative numbers, which takes an extra pass, except inside loops and frozen
             functions.
         convention: ``"triton"`` or ``"ztensor"``.
 
@@ -99,7 +99,7 @@ def seeded_dropout(x: Any, p: float, seed: Any, *, offset: Any = None, conventio
 
 
 def _shape(x: Any) -> tuple[tuple[int, ...], type]:
-    """Shape, of one or two dimensions, and type of the scalars of ``x``, or an error."""
+    """The shape of ``x`` and the type of its scalars; raises unless it has one or two dimensions."""
     if isinstance(x, np.ndarray):
         valid = x.ndim in (1, 2) and x.size > 0
         ensure(valid, f"{_WHERE}: got a NumPy array of shape {x.shape}; a non-empty 1D or 2D array is needed.")
@@ -112,11 +112,11 @@ def _shape(x: Any) -> tuple[tuple[int, ...], type]:
     return (tuple(x.shape) if kind == kinds.TENSOR else (dr.width(x),)), leaf
 
 
-# ---- Seeds and offsets: NumPy arrays of 64 bits for NumPy's x, Dr.Jit's of 32 or 64 for Dr.Jit's ---------------
+# ---- Seeds and offsets: of 64 bits in NumPy, of 32 or 64 in Dr.Jit, like x -------------------------------------
 
 
 def _seeds(seed: Any, shape: tuple[int, ...], leaf: type) -> Any:
-    """64 bits each, with one entry or one for each row."""
+    """The seeds, 64 bits each: one, or one for each row."""
     rows = shape[0] if len(shape) == 2 else 1
     if not isinstance(seed, (dr.ArrayBase, np.ndarray, list, tuple)):
         seed = [check_uint(_WHERE, "seed", seed, 64, ", or an array of integers,")]
@@ -132,7 +132,7 @@ def _seeds(seed: Any, shape: tuple[int, ...], leaf: type) -> Any:
 
 
 def _offsets(offset: Any, shape: tuple[int, ...], leaf: type, convention: str) -> Any:
-    """One entry for each column or one for each element; ``None`` for the usual ones."""
+    """The offsets, one for each column or one for each element; ``None`` for the default ones."""
     if offset is None:
         return None
     values, given = integers(_WHERE, "offset", offset, leaf)
@@ -156,7 +156,7 @@ def _offsets(offset: Any, shape: tuple[int, ...], leaf: type, convention: str) -
 
 
 def _keeps(place: Any, shape: tuple[int, ...], seeds: Any, offsets: Any, p: float, convention: str) -> Any:
-    """The keep mask of the elements number ``place``: of some in NumPy, of all in Dr.Jit, fused with what reads it."""
+    """The keep mask of the elements at positions ``place``. In Dr.Jit, it fuses with the code that reads it."""
     n, columns = math.prod(shape), shape[-1]
     uint32 = np.uint32 if isinstance(place, np.ndarray) else type(place)
 
