@@ -13,8 +13,8 @@ several in one
 :mod:`.siren`               multilayer perceptrons of sines
 :mod:`.containers`          residual and skip connections, heads
 :mod:`.composite`           encodings side by side
-:mod:`.members`             whole fields side by side
-:mod:`.pad`                 features up to a width
+:mod:`.members`             several fields as one
+:mod:`.pad`                 constants before and after features
 encodings
 :mod:`.encoding`            the base class
 :mod:`.frequency`           waves of doubling frequency
@@ -29,12 +29,12 @@ encodings
 :mod:`.projection`          sparse random projections
 :mod:`.drawn`               grids and linear layers whose parameters a key draws
 :mod:`.displaced`           coordinates that a key displaces
-what is known of a network
-:mod:`.tree`                the walk through its layers
+information about a network
+:mod:`.tree`                traversal of its layers
 :mod:`.parameters`          its parameters, by name
 :mod:`.arguments`           the constructor's arguments of a layer
 :mod:`.report`              its size, layer by layer
-:mod:`.tangents`            derivatives of layers that the engine does not know
+:mod:`.tangents`            forward derivatives of layers that the engine does not know
 :mod:`.gradient_banks`      gradients of ``dr.backward`` inside loops
 ==========================  ===================================================
 """

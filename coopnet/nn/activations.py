@@ -19,7 +19,7 @@ class Activation(Module):
     """Applies a function to every component of a ``CoopVec``, tensor, array, nested array or list of arrays.
 
     Output and input agree in kind, shape and type (any floating point type; cooperative vectors are half precision on
-    CUDA). There is a float64 twin of each in ``coopnet.reference``. ``MLP`` takes activations by name, too.
+    CUDA). Each has a float64 counterpart in ``coopnet.reference``. ``MLP`` takes activations by name, too.
 
     Raises:
         TypeError: the input is a NumPy array, not floating point, or of an unknown kind.
@@ -192,7 +192,7 @@ class Identity(Activation):
         return self(x, key), [[v * self.scale for v in t] for t in tangents]
 
     def width(self, size: int) -> int:
-        """Features out for ``size`` features in."""
+        """Number of output features for ``size`` input features."""
         return size
 
     def __repr__(self) -> str:
@@ -210,7 +210,7 @@ SYNONYMS = {"swish": "silu"}
 
 
 def activation(value: Any, where: str) -> Activation | None:
-    """An activation layer from its name, a layer, or ``None`` (also ``"none"``) for no activation."""
+    """The activation layer for ``value``: a name, a layer, or ``None`` (also ``"none"``) for no activation."""
     if value is None or (isinstance(value, str) and value == "none"):
         return None
     if isinstance(value, Activation):

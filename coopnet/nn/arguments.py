@@ -1,4 +1,4 @@
-"""The arguments with which a layer was constructed: its ``repr`` and its description in files are made from them."""
+"""The constructor's arguments of a layer, from which its ``repr`` and its description in files are made."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ def constructor(cls: type) -> dict[str, inspect.Parameter]:
 
 
 def arguments(layer: Any, cls: Any = None) -> dict[str, Any]:
-    """The arguments of ``layer`` by name, as far as it keeps them: those of its own constructor, or of the one of
-    ``cls``.
+    """The arguments of ``layer`` by name, as far as it keeps them, for its own constructor or that of ``cls``.
 
-    An argument is kept under its name, or ``_name`` if that is a method.
+    An argument ``name`` is kept in the attribute ``name``, or in ``_name`` if ``name`` is a method.
     """
-    linear = isinstance(layer, drnn.Linear)  # which keeps three in a tuple
+    linear = isinstance(layer, drnn.Linear)  # keeps three arguments in a tuple
     known = dict(zip(("in_features", "out_features", "bias"), layer.config, strict=True)) if linear else {}
     for name in constructor(cls or layer.__class__):
         if name not in known and hasattr(layer, name):
@@ -38,9 +37,9 @@ def block(layer: Any, lines: Iterable[str]) -> str:
 
 
 def fields(init: Any, **others: type | None) -> dict[str, type]:
-    """The ``DRJIT_STRUCT`` of a layer that keeps the arguments of its ``__init__``, and ``others``.
+    """The ``DRJIT_STRUCT`` of a layer: the arguments of its ``__init__``, and the fields ``others``.
 
-    ``None`` among the others removes an argument that is a property, and is kept in another field.
+    A ``None`` in ``others`` leaves out an argument that is a property, whose value is in another field.
     """
     _, *names = inspect.signature(init).parameters
     struct = {**dict.fromkeys(names, object), **others}

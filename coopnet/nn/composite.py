@@ -21,16 +21,16 @@ from .encoding import Encoding, in_unit
 class Composite(Encoding):
     r"""Encodings of different coordinates, combined (tiny-cuda-nn's ``Composite``).
 
-    Encoding :math:`i` takes ``n_dims_to_encode[i]`` coordinates, beginning where the one before it ended, or at
-    ``dims_to_encode_begin[i]``; ranges may overlap and leave coordinates out. One encoding may leave its number open;
-    it takes the remaining coordinates. Encodings with no coordinates are skipped.
+    Encoding :math:`i` takes ``n_dims_to_encode[i]`` coordinates, beginning after those of the encoding before it, or at
+    ``dims_to_encode_begin[i]``. Ranges may overlap and leave coordinates out. For one encoding, the number may be left
+    open: it takes the remaining coordinates. Encodings without coordinates are skipped.
 
     Args:
         nested: :class:`Encoding`, :class:`Identity` or :class:`Embedding` layers, also other composites.
-        n_dims_to_encode: coordinates of each; ``None``, or -1 for an entry, takes the encoding's own ``in_features``
-            or, once, the rest.
-        dims_to_encode_begin: first coordinate of each; ``None``, or -1 for an entry, continues after the one before.
-            If any is given, all numbers of coordinates must be given, too.
+        n_dims_to_encode: number of coordinates of each encoding; ``None``, or -1 for an entry, takes the encoding's own
+            ``in_features`` or, once, the remaining coordinates.
+        dims_to_encode_begin: first coordinate of each encoding; ``None``, or -1 for an entry, continues after the
+            encoding before. If any is given, all numbers of coordinates must be given, too.
         reduction: ``"concatenation"`` of all features in order, or their ``"sum"`` or ``"product"``, for encodings of
             equal widths.
         in_features: number of coordinates; -1 takes it from ``alloc``, or from the ranges if all are known.
@@ -40,8 +40,8 @@ class Composite(Encoding):
 
     Raises:
         TypeError: ``nested`` holds anything but encodings.
-        ValueError: ranges outside the input, or open in more than one place; lists that are not as long as ``nested``;
-            a sum or product of different widths.
+        ValueError: ranges outside the input; more than one open number; lists that are not as long as ``nested``; a sum
+            or product of different widths.
 
     The input encoding of Müller et al. (2021), *Real-time Neural Radiance Caching*, for 3 spatial, 5 directional and
     6 other coordinates:
@@ -89,7 +89,7 @@ class Composite(Encoding):
         return tuple(check_features("Composite", name, v) for v in items)
 
     def _counts(self) -> list[int]:
-        """Coordinates of each encoding, -1 for what is left."""
+        """Number of coordinates of each encoding; -1 for the remaining ones."""
         counts = []
         for i, (encoding, n) in enumerate(zip(self.nested, self.n_dims_to_encode, strict=True)):
             stated = getattr(encoding, "in_features", -1)
@@ -150,7 +150,7 @@ class Composite(Encoding):
         return self._reduced(ys), dy
 
     def parts(self, size: int) -> list[tuple[Any, int, int]]:
-        """(encoding, first coordinate, number of coordinates) of all that have any; raises unless they fit."""
+        """:meth:`_ranges` of the encodings that have coordinates; raises unless they fit."""
         ranges = self._ranges(size)
         for i, (_, begin, n) in enumerate(ranges):
             takes = f"encoding {i} takes the coordinates {begin} to {begin + n - 1}"

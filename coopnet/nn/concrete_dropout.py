@@ -31,10 +31,9 @@ _relaxing: ContextVar[bool] = ContextVar("relaxing", default=False)
 
 @contextmanager
 def relaxed_as(arrays: Sequence[Any]) -> Iterator[None]:
-    """A ``with`` block in which masks are relaxed if any of ``arrays`` has a gradient, even in layers whose rate has
-    none.
+    """A ``with`` block in which the masks of all layers are relaxed if any of ``arrays`` has gradients enabled.
 
-    It is for evaluations with detached parameters, whose gradient another evaluation computes.
+    It is for evaluations with detached parameters, whose gradient is computed by another evaluation.
     """
     token = _relaxing.set(_relaxing.get() or any(v.array.index_ad != 0 for v in arrays))
     try:
@@ -44,7 +43,7 @@ def relaxed_as(arrays: Sequence[Any]) -> Iterator[None]:
 
 
 class _Words(Law):
-    """A law that returns the drawn words of 32 bits."""
+    """A law whose decisions are the drawn words of 32 bits."""
 
     def __init__(self, stream: int, rounds: int):
         super().__init__(0.0, 32, stream, "ConcreteDropout", rounds)
@@ -65,13 +64,13 @@ class ConcreteDropout(Dropout):
 
     with :math:`n_i` the upper 24 bits of the draw that the mask law with 32 bits has for element :math:`i`.
     **Everywhere else** masks follow the law of :func:`dropout`, with 32 bits and the threshold of the learned
-    :math:`p`. Without a key the layer passes its input on.
+    :math:`p`. Without a key the layer returns its input.
 
     A loss on the data alone would make the rate as small as possible. Add :func:`concrete_penalty` to balance it.
 
-    Place it before the :class:`Linear` layer whose inputs it drops. The parts of the network before and behind it run
-    one after the other. The gradient of the rate is a sum over all samples, with which a kernel of the backward pass
-    ends. The gradients of the elements are written to memory there, and read by the next kernel.
+    Place it before the :class:`Linear` layer whose inputs it drops. The engine runs the parts of the network before and
+    after it as separate networks. The gradient of the rate is a sum over all samples, so a kernel of the backward pass
+    ends there. It writes the gradients of the elements to memory, and the next kernel reads them.
 
     Args:
         p: the first rate, a number in (0, 1). Reading ``layer.p`` gives the learned one, a ``Float32``;
@@ -132,7 +131,7 @@ class ConcreteDropout(Dropout):
         words = decisions(len(parts), _Words(self.stream or 0, self.rounds), key, dr.uint32_array_t(leaf), samples)
         logit = self.logit.value.data
         if symbolic():  # a custom operation would be differentiated outside of the loop
-            # an ordinary operation, which loops note
+            # `logit * 1`: an ordinary operation, by which Dr.Jit records that the loop depends on the rate
             y = [v * leaf(f) for v, f in zip(parts, _factors(words, logit * 1, self.temperature)[0], strict=True)]
         else:
             y = dr.custom(_RelaxedMask, words, self.temperature, logit, parts)
@@ -169,8 +168,11 @@ def _factors(words: list, logit: Any, temperature: float) -> tuple[list, list]:
 
 
 class _RelaxedMask(dr.CustomOp):
-    """Elements times the factors of relaxed masks. The gradient of the rate is a sum that must be evaluated. The same
-    kernel evaluates the gradients of the elements, so nothing is computed twice."""
+    """Multiplies elements by the factors of relaxed masks.
+
+    The gradient of the rate is a sum that must be evaluated. The same kernel evaluates the gradients of the elements,
+    so nothing is computed twice.
+    """
 
     def eval(self, words: list, temperature: float, logit: Any, x: list) -> list:  # type: ignore[override]
         self.x = x
@@ -206,13 +208,13 @@ def concrete_penalty(net: Module, samples: int, *, length: float = 1e-4, noise: 
         s^2 \sum_l \frac{\ell^2}{N} \frac{\lVert A_l \rVert^2}{1 - p_l}
         + \frac{2 K_l}{N} \big(p_l \log p_l + (1 - p_l) \log(1 - p_l)\big)
 
-    over the dropouts :math:`l`, with the matrix :math:`A_l` of the linear layer behind and its number :math:`K_l` of
-    inputs. The constants are the paper's, for the loss :math:`\sum_o (y_o - t_o)^2 / s^2` of each sample. With
-    :math:`O` outputs, the loss ``"l2"`` is :math:`s^2 / O` times that, so give :math:`s / \sqrt{O}` as ``noise``. For
-    ``"gaussian_nll"`` with one target, give :math:`1 / \sqrt 2`.
+    over the dropouts :math:`l`. :math:`A_l` is the matrix of the linear layer after dropout :math:`l`, and :math:`K_l`
+    its number of inputs. The constants are the paper's, for the loss :math:`\sum_o (y_o - t_o)^2 / s^2` of each sample.
+    With :math:`O` outputs, the loss ``"l2"`` is :math:`s^2 / O` times that, so give :math:`s / \sqrt{O}` as ``noise``.
+    For ``"gaussian_nll"`` with one target, give :math:`1 / \sqrt 2`.
 
     Args:
-        net: a built field or network with :class:`ConcreteDropout` layers, each with a linear layer behind it.
+        net: a built field or network with :class:`ConcreteDropout` layers, each followed by a linear layer.
         samples: :math:`N`, the number of independent measurements.
         length: the prior length scale :math:`\ell`, a positive number.
         noise: :math:`s`, the standard deviation of the noise of measurements, a positive number.
@@ -221,7 +223,7 @@ def concrete_penalty(net: Module, samples: int, *, length: float = 1e-4, noise: 
         A single-precision Dr.Jit array of width 1, with gradients.
 
     Raises:
-        ValueError: no such layers, one without a linear layer behind it, numbers out of range.
+        ValueError: no such layers, one without a linear layer after it, numbers out of range.
         TypeError: ``net`` is not a :class:`Module`.
 
     >>> layers = cn.ConcreteDropout(), cn.Linear(2, 1)

@@ -21,8 +21,10 @@ from .sequential import Composed, Sequential, apply, known_ops, segments, stated
 
 
 class Parallel(Composed):
-    """Several bodies on one input. On a ``CoopVec``, the engine runs them and the layers around them as one network,
-    unless a body holds a layer that the engine does not know, such as an encoding.
+    """Several bodies (lists of layers) on one input, whose outputs are added up or concatenated.
+
+    On a ``CoopVec``, the engine runs them and the layers around them as one network, unless a body holds a layer that
+    the engine does not know, such as an encoding.
     """
 
     merge = "concatenate"
@@ -57,7 +59,7 @@ class Parallel(Composed):
         return [self._merged(vectors, x[0]) for vectors in zip(*bundles, strict=True)]
 
     def _merged(self, ys: Sequence[Any], like: Any) -> Any:
-        """The outputs of the bodies as one, in the container of the input ``like``."""
+        """The merged outputs of the bodies, in the container of the input ``like``."""
         if isinstance(like, drnn.CoopVec):
             return engine.Branching([], self.merge).join(ys)
         if dr.is_tensor_v(like):
@@ -69,7 +71,7 @@ class Parallel(Composed):
 
 
 class Around(Parallel):
-    """A body, and the input itself beside it."""
+    """A body, whose output is merged with its input."""
 
     DRJIT_STRUCT = {"body": Module}
 
@@ -138,7 +140,7 @@ class Skip(Around):
 
 
 class Branches(Parallel):
-    """The layers behind the trunk of :class:`Heads`: named layers on one input, whose outputs are concatenated."""
+    """The layers after the trunk of :class:`Heads`: named layers on one input, whose outputs are concatenated."""
 
     DRJIT_STRUCT = {"heads": tuple, "names": tuple, "sizes": tuple}
 
@@ -199,7 +201,7 @@ class Heads(Sequential):
 
     @property
     def heads(self) -> dict[str, Any]:
-        """The networks by name."""
+        """The heads by name."""
         branches = self.layers[-1]
         return dict(zip(branches.names, branches.heads, strict=True))
 

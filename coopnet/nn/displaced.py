@@ -31,14 +31,14 @@ class Displaced(Drawn, Encoding):
     axis. The displacement of vertex :math:`v` along axis :math:`k` is :math:`\sigma_{vk} z_{vk}`, with :math:`z` number
     :math:`k` of row :math:`v` in the law of :mod:`coopnet.random.normal`. It depends only on the key's seed and step,
     on vertex, axis and ``stream``. Coordinates outside of the cube are displaced like the nearest point in it. Without
-    a key the layer does what ``encoding`` does.
+    a key the layer is the same as ``encoding``.
 
     Args:
         encoding: an :class:`Encoding` or :class:`Identity`.
         sides: number of vertices along each of the first coordinates, ints of at least 2; other coordinates are not
             displaced. With :math:`M` the largest, vertex :math:`(v_0, v_1, \dots)` has the number :math:`v_0 + M v_1 +
             M^2 v_2 + \dots` of :math:`M^d`.
-        stream: tells the draws of one network apart; int in [0, 2^30).
+        stream: a number that no other draws in the network have; int in [0, 2^30).
 
     The deviations :math:`\sigma`, of all axes of a vertex side by side, are the parameter ``"data"`` of the layer and
     start at 0.
@@ -89,12 +89,12 @@ class Displaced(Drawn, Encoding):
         return self.encoding.jvp(x, tangents, key)
 
     def interpolated(self, values: Any, coordinates: list) -> list:
-        """``values`` of the vertices, an array like the deviations, at coordinates: one for each axis."""
+        """``values`` of the vertices, an array like the deviations, interpolated at coordinates: one for each axis."""
         return self._grid(values).interpolate(values, self._positions(coordinates), [])[0]
 
     def cell(self, coordinates: list) -> tuple[list, list]:
-        """For each axis, the number of the cell in which a coordinate lies, and its place there, from 0 to 1."""
-        position = [v + 0.5 for v in self._positions(coordinates)]  # as FeatureGrid has it
+        """For each axis, the number of the coordinate's cell, and the position within the cell, from 0 to 1."""
+        position = [v + 0.5 for v in self._positions(coordinates)]  # as in FeatureGrid
         uint32 = dr.uint32_array_t(type(position[0]))
         lowest = [dr.floor(v) for v in position]
         return [uint32(v) for v in lowest], [v - low for v, low in zip(position, lowest, strict=True)]
@@ -104,7 +104,7 @@ class Displaced(Drawn, Encoding):
         total = place[0]
         for k, v in enumerate(place[1:], 1):
             total = total + v * max(self.sides) ** k
-        return total % self.vertices  # the last cell of the longest axis is empty, and its upper vertices weigh nothing
+        return total % self.vertices  # upper vertices beyond the last one of the longest axis have the weight 0
 
     def _displaced(self, parts: list, tangents: list[list], key: Key) -> list[list]:
         ensure(self.deviation.value is not None, "Displaced: there are no deviations yet; call alloc(dtype, size).")
@@ -122,7 +122,7 @@ class Displaced(Drawn, Encoding):
         return FeatureGrid(data, [Level(1.0, longest, 0, self.vertices)], n, n, hashed=False)
 
     def _positions(self, coordinates: list) -> list:
-        """Coordinates, moved so that the vertices of :class:`FeatureGrid` lie from corner to corner of the cube."""
+        """Coordinates, shifted and scaled so that the vertices of :class:`FeatureGrid` span the cube."""
         inside = [dr.select(dr.isfinite(v), dr.clip(v, 0, 1), 0) for v in coordinates]
         return [dr.fma(v, side - 1, -0.5) for v, side in zip(inside, self.sides, strict=False)]
 

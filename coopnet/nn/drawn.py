@@ -24,11 +24,11 @@ from .module import Module
 
 
 class Drawn:
-    """Marks layers that draw parameters, given a key."""
+    """Base of layers that draw parameters, given a key."""
 
 
 class ParameterArray:
-    """An array that is a parameter of a layer and not packed."""
+    """An array that is a parameter of a layer, but is not packed."""
 
     DRJIT_STRUCT = {"data": object}
 
@@ -40,12 +40,12 @@ class DrawnGrid(Drawn, Encoding):
     r"""A grid whose features are drawn: feature :math:`k` of entry :math:`e` is :math:`\theta_{ek} + \sigma_{ek}
     z_{ek}`, where :math:`z` depends only on the key's seed and step, on entry, feature and ``stream``.
 
-    Without a key it does what ``grid`` does. All samples of all batches see the same function. The law of :math:`z` is
-    that of :mod:`coopnet.random.normal`.
+    Without a key the layer is the same as ``grid``. All samples of all batches see the same function. The law of
+    :math:`z` is that of :mod:`coopnet.random.normal`.
 
     Args:
         grid: a :class:`Grid`, :class:`HashGrid` or :class:`Permutohedral` with the means :math:`\theta`.
-        stream: tells the draws of one network apart; int in [0, 2^30).
+        stream: a number that no other draws in the network have; int in [0, 2^30).
 
     The deviations :math:`\sigma` are the parameter ``"data"`` of the layer and start at 0.
 
@@ -97,13 +97,13 @@ class DrawnLinear(Drawn, Module):
     :math:`y_o + s \sum_i z_{oi} (F \tilde x)_i`, where :math:`\tilde x` is the input, followed by 1 if there is a bias.
 
     :math:`z_{oi}` is number :math:`i \bmod 4` of row :math:`o` and block :math:`\lfloor i / 4 \rfloor` in the law of
-    :mod:`coopnet.random.normal`: a function of the key's seed and step alone. Without a key the layer does what
-    ``linear`` does.
+    :mod:`coopnet.random.normal`: a function of the key's seed and step alone. Without a key the layer is the same as
+    ``linear``.
 
     Args:
         linear: a :class:`Linear` with the means.
         factor: a :class:`Linear` with :math:`F`, its last column the bias; ``None`` makes one of zeros in ``alloc``.
-        scale: :math:`s`, so that the entries of :math:`F` may be close to 1, which half precision represents well.
+        scale: :math:`s`. With it, the entries of :math:`F` can be close to 1, which half precision represents well.
         stream: as for :class:`DrawnGrid`.
 
     >>> layer = cn.nn.drawn.DrawnLinear(cn.Linear(16, 3))
@@ -140,7 +140,7 @@ class DrawnLinear(Drawn, Module):
         return vectors[0], vectors[1:]
 
     def spread(self, x: Any) -> Any:
-        r"""The deviation :math:`s \lVert F \tilde x \rVert` of each output."""
+        r"""The standard deviation :math:`s \lVert F \tilde x \rVert` of each output."""
         u = self.factor(x)
         parts = widened(list(u), dr.float32_array_t(u.type))
         total = dr.square(parts[0])
@@ -152,18 +152,18 @@ class DrawnLinear(Drawn, Module):
         return layer.jvp(x, tangents) if tangents else (layer(x), [])
 
     def _numbers(self, rows: int, columns: int, key: Key, leaf: type) -> list[list]:
-        """The numbers of all rows."""
+        """The numbers :math:`z` of all rows."""
         check_type("DrawnLinear", "key", key, Key, "a coopnet.Key or None")
         uint32 = dr.uint32_array_t(leaf)
         blocks = -(-columns // 4)
         nested = kinds.nested_type(uint32)
         places = [(row, block) for row in range(rows) for block in range(blocks)]
         entry, block = (nested([uint32(place[i]) for place in places]) for i in range(2))
-        words = of_parameters(entry, block, key, self.stream)  # all in one, which is traced once
+        words = of_parameters(entry, block, key, self.stream)  # all at once, so that this is traced once
         return [[words[i % 4][row * blocks + i // 4] for i in range(columns)] for row in range(rows)]
 
     def _added(self, y: Any, u: Any, numbers: list[list]) -> Any:
-        """``y`` and the numbers of each row times ``u``, added up in single precision."""
+        """``y`` plus the product of the numbers and ``u``, times :attr:`scale`, computed in single precision."""
         leaf, single = y.type, dr.float32_array_t(y.type)
         parts, result = widened(list(u), single), []
         for value, row in zip(widened(list(y), single), numbers, strict=True):

@@ -17,23 +17,23 @@ from .tangents import linear_jvp
 
 
 class DropLevels(Dropout):
-    r"""Drops whole levels of a grid, all features of a level or none. So coarse levels learn to do without fine ones.
+    r"""Drops whole levels of a grid, all features of a level or none, so that coarse levels learn to work alone.
 
     .. math::
         y_{lk} = \begin{cases} x_{lk} \cdot 2^k / (2^k - t) & u_l \ge t \\ 0 & \text{otherwise} \end{cases}
 
     with the draw :math:`u_l` that :func:`dropout` would make for element :math:`l`, the number of the level, and its
     threshold :math:`t`. All samples of a step share the mask of index 0, which depends on seed, step and level. Levels
-    below ``first`` are always kept, and not scaled. Without a key it passes its input on.
+    below ``first`` are always kept, and not scaled. Without a key the layer returns its input.
 
-    Put it directly behind the grid, first in the network. To train a field from coarse to fine, lower the rate from a
+    Place it directly after the grid, first in the network. To train a field from coarse to fine, lower the rate from a
     high one to 0 by a schedule, ``layer.p = dr.opaque(Float32, p)``.
 
     Args:
         p: probability that a level is dropped, a number in [0, 1) or a Dr.Jit ``Float32`` of width 1.
         first: number of the coarsest level that may be dropped.
         per_sample: draw a mask for every sample by its index instead.
-        n_features_per_level: that of the grid; ``None`` takes it from the grid before this layer in a field.
+        n_features_per_level: features per level of the grid; ``None`` takes it from the grid before this layer.
         bits, stream, rounds: as for :class:`Dropout`.
 
     Raises:
@@ -92,7 +92,7 @@ class DropLevels(Dropout):
         return linear_jvp(self, x, tangents, key)
 
     def op(self) -> Any:
-        return None  # levels that are kept are not scaled, so that outputs do not tell the derivative
+        return None  # levels below `first` are not scaled, so the derivative cannot be computed from outputs
 
     def _join(self, layers: list) -> None:
         super()._join(layers)

@@ -22,7 +22,7 @@ from ..random.key import Key
 from ..random.law import GaussianLaw, Law, MaskLaw, PathLaw
 from .module import Module
 
-#: Widest vector whose mask is multiplied by an identity matrix; for wider ones that was slower in measurements.
+#: Longest vectors whose masks are multiplied by an identity matrix. For longer ones, this was slower in measurements.
 IDENTITY_WIDTH = 64
 
 
@@ -59,7 +59,7 @@ def dropout(x: Any, p: Any, key: Key | None, *, stream: int = 0, bits: int = 16,
             is multiplied by 0 where it is dropped, so an infinite or NaN component stays NaN there.
         p: drop probability in [0, 1), a number or a floating point Dr.Jit array of width 1 (or of one for each sample).
         key: :class:`Key`, or ``None`` for no dropout.
-        stream: tells the dropouts of one network apart.
+        stream: the number of this dropout in its network. Dropouts with different numbers have different masks.
         bits: random bits spent on an element: 8, 16 or 32. ``p`` is rounded to a multiple of ``2^-bits``.
         rounds: of the generator, 10 or 7. Seven are the fewest that pass the tests of BigCrush (Salmon et al. 2011);
             they take less arithmetic and give other masks.
@@ -117,7 +117,7 @@ def dropout_mask(n: int, p: Any, key: Key, *, stream: int = 0, bits: int = 16, r
 class Dropout(Module):
     r"""Dropout layer (Srivastava et al. 2014, inverted form): see :func:`dropout`.
 
-    Without a key it passes its input on; with one, it draws the mask of ``(key, stream)``.
+    Without a key it returns its input; with one, it applies the mask of ``(key, stream)``.
 
     Args:
         p: drop probability in [0, 1), a number or, for schedules, a Dr.Jit ``Float32`` of width 1; see :func:`dropout`.
@@ -136,7 +136,7 @@ class Dropout(Module):
     >>> net = cn.Sequential(cn.Linear(-1, 64), cn.ReLU(), cn.Dropout(0.1), cn.Linear(-1, 3))
     """
 
-    # rate: the value of p, wrapped if drjit.nn.pack would take it for a weight
+    # rate: the value of p. An array is wrapped, or drjit.nn.pack would pack it as a weight.
     DRJIT_STRUCT = {"rate": object, "bits": int, "stream": int, "rounds": int, "identity": Constant}
     LAW: type[Law] = MaskLaw
 
@@ -158,7 +158,7 @@ class Dropout(Module):
 
     @property
     def law(self) -> Law:
-        """Its law, made anew only if one of its settings is another object."""
+        """The layer's law. It is cached until a setting is replaced by another object."""
         settings, known = (self.p, self.bits, self.stream, self.rounds), self.__dict__.get("_known")
         if known is None or any(a is not b for a, b in zip(known[0], settings, strict=True)):
             self._known = known = settings, self._law(self.p)
@@ -168,7 +168,7 @@ class Dropout(Module):
         return self.LAW(p, self.bits, 0 if self.stream is None else self.stream, type(self).__name__, self.rounds)
 
     def active(self) -> bool:
-        """Does the layer change its input, given a key?"""
+        """Does the layer change its input if there is a key?"""
         return self.law.drops
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
@@ -206,7 +206,7 @@ class DropPath(Dropout):
         y = \begin{cases} x \cdot 2^k / (2^k - t) & u_0 \ge t \\ 0 & \text{otherwise} \end{cases}
 
     with the draw :math:`u_0` that :func:`dropout` would make for element 0 of the sample, and its threshold :math:`t`.
-    At the end of a residual branch it leaves those samples to the shortcut. Without a key it passes its input on.
+    At the end of a residual branch, dropped samples use the shortcut alone. Without a key the layer returns its input.
 
     Args:
         p: probability that a sample is dropped, a number in [0, 1) or a Dr.Jit ``Float32`` of width 1.
@@ -233,7 +233,7 @@ class GaussianDropout(Dropout):
     word that the mask law with 32 bits gives to element :math:`i`: word ``i % 4`` of the Philox counter ``(i // 4,
     index, step, stream)``; :math:`\Phi` is the normal distribution, so that :math:`|z_i| < 5.42`. The noise is computed
     in single precision from exactly equal arguments, and rounded to the type of ``x``. Backends agree on it up to the
-    rounding of their elementary functions. Without a key the layer passes its input on.
+    rounding of their elementary functions. Without a key the layer returns its input.
 
     Args:
         p: drop probability of the :class:`Dropout` to imitate, a number in [0, 1) or a Dr.Jit ``Float32`` of width 1
@@ -254,11 +254,11 @@ class GaussianDropout(Dropout):
 
 
 def identity_matrix(leaf: type, n: int) -> Any:
-    """The identity as a matrix view of type ``leaf``.
+    """The ``n`` by ``n`` identity matrix as a view of type ``leaf``.
 
-    Its product with a mask moves the mask into the layout of vectors in the tensor cores. Without it, every
-    operation between a network's vector and the mask would convert the vector. It is row-major, because that was
-    faster in measurements than the layouts of ``drjit.nn.pack``.
+    The product with it moves a mask into the layout that vectors have in the tensor cores. Otherwise every operation
+    between a network's vector and the mask would convert the vector. The matrix is row-major, because that was faster
+    in measurements than the layouts of ``drjit.nn.pack``.
     """
     stride = -(-n // 8) * 8  # OptiX wants rows aligned to 16 bytes
     i = dr.arange(dr.uint32_array_t(leaf), n * stride)

@@ -28,7 +28,7 @@ _OUTPUTS = {"float16": dr.float16_array_t, "float32": dr.float32_array_t, "float
 class Embedding(Module):
     r"""Table of trained codes, one row per object, texel or word, looked up by id: :math:`y = T_{\mathrm{id}}`.
 
-    Rows are read with packet gathers in the table's precision, and only the rows read are converted to ``output``. The
+    Rows are read with packet gathers in the table's precision. Only rows that are read are converted to ``output``. The
     gradient of a row is the sum over all samples that looked it up. It is computed in single precision and rounded once
     to the table's precision; rows that no sample looked up get exactly zero. Outside symbolic loops, conditionals and
     calls, ids are sorted and sums are taken in the order of the samples, so they are reproducible to the bit.
@@ -40,7 +40,7 @@ class Embedding(Module):
         count: number of rows.
         width: features in a row.
         init_scale: bound of the initial values.
-        precision: of the table: ``"half"``, ``"single"``, or ``"auto"`` for that of the network it is allocated with.
+        precision: of the table: ``"half"``, ``"single"``, or ``"auto"`` for that of its network.
         output: type of the features: ``"float32"``, ``"float16"``, ``"float64"``, or ``"table"`` for the table's own.
         out_of_range: result for an id outside [0, count), if that is not an error: ``"zero"`` for zeros without a
             gradient, or ``"clamp"`` for the nearest row.
@@ -49,7 +49,7 @@ class Embedding(Module):
             as with ``check=False``.
         deterministic: if ``False``, gradients are summed with atomics. That is faster for small tables, but not
             reproducible, except within :func:`coopnet.deterministic`.
-        prefix: prepended to the name ``"data"``, to tell apart tables that share an optimizer.
+        prefix: prepended to the name ``"data"``, so that tables that share an optimizer have different names.
 
     Calling it takes ids, one per sample: a Dr.Jit array of any integer type, a tensor ``(samples,)`` or
     ``(1, samples)``, a list of one array, a NumPy array, or an int. It returns ``width`` features as a nested array, or
@@ -127,7 +127,7 @@ class Embedding(Module):
         return y, [rebuilt(list(zeros), x) for _ in tangents]
 
     def _rows(self, ids: Any, uint32: type) -> tuple[Any, Any]:
-        """``(index, active)``: rows as ``UInt32``, and which of them to read."""
+        """``(index, active)``: rows as ``UInt32``, and the mask of those to read."""
         given, whole = ids, True
         if dr.is_float_v(ids):
             rounded = dr.round(dr.float32_array_t(uint32)(ids) if dr.is_half_v(ids) else ids)
@@ -136,7 +136,7 @@ class Embedding(Module):
             nearest = dr.select(rounded > 0, dr.minimum(rounded, 2**33), -1)
             ids = dr.int64_array_t(uint32)(dr.select(rounded == 0, 0, nearest))
         elif dr.itemsize_v(ids) < 4:
-            ids = dr.int32_array_t(uint32)(ids)  # too few bits for count
+            ids = dr.int32_array_t(uint32)(ids)  # these types may be too narrow for `count`
         negative = ids < 0 if dr.is_signed_v(ids) else dr.mask_t(ids)(False)
         if dr.is_signed_v(ids):
             ids = (dr.uint64_array_t if dr.itemsize_v(ids) == 8 else dr.uint32_array_t)(uint32)(ids)

@@ -45,7 +45,7 @@ class Encoding(Module):
     in_features: int = -1
 
     def width(self, size: int) -> int:
-        """Features out for ``size`` features in."""
+        """Number of output features for ``size`` coordinates."""
         raise self._missing("width(size)")
 
     def _features(self, coordinates: list) -> list:
@@ -77,11 +77,11 @@ class Encoding(Module):
         raise no_rule(self)
 
     def _drawn(self, key: Key | None) -> Encoding:
-        """The encoding with the parameters that ``key`` draws; this one, if a key draws none."""
+        """The encoding with the parameters that ``key`` draws; this encoding if no parameters are drawn."""
         return self._mapped(lambda encoding: encoding._drawn(key))
 
     def _mapped(self, function: Callable[[Encoding], Encoding]) -> Encoding:
-        """This encoding with ``function(encoding)`` in place of each encoding in it; itself, if they stay."""
+        """This encoding with ``function(e)`` in place of each nested encoding ``e``; itself if none is replaced."""
         return self
 
     def _missing(self, method: str) -> TypeError:
@@ -89,7 +89,7 @@ class Encoding(Module):
         return TypeError(f"{name}: {method} is missing; coopnet.Encoding says what a class of encodings implements.")
 
     def _in_unit(self, size: int) -> list[int]:
-        """The numbers of the coordinates, of ``size``, that belong in [0, 1]."""
+        """Which of ``size`` coordinates belong in [0, 1], as a list of numbers."""
         return []
 
     def _check(self, x: Any) -> str:
@@ -117,7 +117,7 @@ class Encoding(Module):
         return layer, self.width(layer.in_features)
 
     def _same_backend(self, leaf: type, own: type) -> None:
-        """Raise ``TypeError`` unless an input of type ``leaf`` lives where the parameters of type ``own`` do."""
+        """Raise ``TypeError`` unless inputs of type ``leaf`` and parameters of type ``own`` are on one backend."""
         check_same_backend(f"{type(self).__name__}: the input lives", leaf, " and the parameters", own)
 
 
@@ -131,7 +131,7 @@ def _types(parts: list) -> tuple[type, type]:
 
 
 def in_unit(layer: Any, size: int) -> list[int]:
-    """The numbers of the inputs of ``layer``, of ``size``, that belong in [0, 1]."""
+    """Which of ``size`` inputs of ``layer`` belong in [0, 1], as a list of numbers."""
     if isinstance(layer, Encoding):
         return layer._in_unit(size)
     if isinstance(layer, (Sequential, drnn.Sequential)):

@@ -27,10 +27,10 @@ class Fourier(Encoding):
     fit finer detail and generalize worse. Phases are computed in single precision on every backend and reduced to one
     period.
 
-    The draw depends on ``seed`` alone, not on that of ``build()``, and is the same on every machine: Philox4x32 words
-    and the transform of Box and Muller (1958). So fixed frequencies are not parameters and are not saved. Trained ones
-    are the entry ``"data"`` of the layer's mapping, in single precision, the :math:`d` components of a frequency side
-    by side.
+    The draw depends on ``seed`` alone, not on the seed of ``build()``. It is the same on every machine: Philox4x32
+    words and the transform of Box and Muller (1958). So fixed frequencies are not parameters and are not saved. Trained
+    ones are the entry ``"data"`` of the layer's mapping, in single precision, the :math:`d` components of a frequency
+    side by side.
 
     Args:
         n_frequencies: number of frequencies :math:`n`.
@@ -69,7 +69,7 @@ class Fourier(Encoding):
         y: list[Any] = []
         for periods in project(matrix, [type(matrix)(x) for x in coordinates]):
             y += dr.sincos((periods - dr.round(periods)) * (2 * math.pi))
-        # with a lane for every sample; otherwise each entry's gradient would be summed separately
+        # tangents get a lane for every sample; otherwise each matrix entry's gradient would be a separate sum
         lanes = dr.zeros(type(matrix), max(dr.width(v) for v in coordinates))
         dys = []
         for tangent in tangents:
@@ -90,7 +90,7 @@ class Fourier(Encoding):
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:
         layer, width = super()._alloc(dtype, size, rng)
-        # on the host in double precision, with the words that they are made of
+        # the bytes on the host: frequencies in double precision, and the random words
         check_entries("Fourier", "frequencies", (self.n_frequencies, layer.in_features), 64)
         values = self.scale * normals(self.n_frequencies * layer.in_features, self.seed)
         data = dr.float32_array_t(dr.array_t(dtype))(values.astype(np.float32))

@@ -15,14 +15,12 @@ from .arguments import fields
 from .encoding import Encoding
 from .tangents import RULES
 
-#: The smallest normal number of single precision. Denormal numbers count as 0 on GPUs and in some threads on CPUs.
+#: The smallest normal number of single precision. On GPUs, and in some threads on CPUs, denormal numbers count as 0.
 TINY = 2.0**-126
 
 
 class _Waves(Encoding):
-    """Waves of a coordinate :math:`x` at the frequencies :math:`2^i` times the lowest, with ``_each`` features of
-    each.
-    """
+    """Waves of a coordinate :math:`x`, ``_each`` for every frequency, which is :math:`2^i` times the lowest."""
 
     _count: str  #: name of the argument that says how many frequencies there are
     _each = 2
@@ -49,16 +47,15 @@ class _Waves(Encoding):
                 for value, slope in self._waves(phase, i):
                     y.append(value)
                     for tangent, parts in zip(tangents, dys, strict=True):
-                        # multiplied by the frequency last: frequency times slope may overflow where the whole product
-                        # does not
+                        # The frequency comes last: its product with the slope may overflow even if the result does not.
                         parts.append(tangent[k] * slope * self._lowest * 2.0**i)
         return y, dys
 
     def _phases(self, x: Any) -> Iterator[Any]:
         """The phases of ``x`` for all frequencies, in periods, each minus the nearest integer.
 
-        Doubling a number and subtracting the nearest integer are exact, so phases have every bit however large ``x``
-        is, and do not overflow. Where the first one is below ``TINY``, it counts as 0.
+        Doubling a number and subtracting the nearest integer are exact, so phases are exact and do not overflow for any
+        ``x``. If the first phase is below ``TINY``, it counts as 0.
         """
         phase = wrapped(x * self._lowest)
         phase = phase - dr.select(dr.abs(phase) < TINY, dr.detach(phase), 0)
@@ -68,26 +65,26 @@ class _Waves(Encoding):
             phase = wrapped(phase * 2)
 
     def _waves(self, phase: Any, i: int) -> list[tuple]:
-        """The features of frequency ``i``, each with its derivative with respect to the phase: sine and cosine, or
-        others."""
+        """The features of frequency ``i``, by default sine and cosine, each with its derivative by the phase."""
         s, c = dr.sincos(phase * (2 * math.pi))
         return [(s, c * (2 * math.pi)), (c, s * (-2 * math.pi))]
 
 
 def wrapped(phase: Any) -> Any:
-    """``phase`` minus the nearest integer: from -1/2 to 1/2, and exact. NaN if it is not finite."""
+    """``phase`` minus the nearest integer: from -1/2 to 1/2, and exact. NaN if ``phase`` is not finite."""
     return phase - dr.round(phase)
 
 
 def shift_of(shift: float, i: int) -> float:
-    """The phase ``i shift``, minus the nearest integer."""
+    """The phase ``i * shift``, minus the nearest integer."""
     return math.remainder(i * math.remainder(shift, 1), 1)
 
 
 def triangle(phase: Any, quarters: int) -> tuple[Any, Any]:
-    r"""The triangle wave :math:`1 - 4|t - \mathrm{round}(t)|` at ``phase``, within half a period of 0, plus as many
-    quarters of a period; and its slope, which is 0 at the tips. Quarters are not added to the phase: small phases would
-    get lost.
+    r"""The triangle wave :math:`1 - 4|t - \mathrm{round}(t)|` and its slope, which is 0 at the tips.
+
+    :math:`t` is ``phase``, from -1/2 to 1/2, plus ``quarters`` quarters of a period. They are not added to the phase,
+    because this would round small phases.
     """
     leaf, t = type(phase), dr.detach(phase)
     size = dr.abs(t)
@@ -118,9 +115,9 @@ class Sinusoidal(_Octaves):
     Each coordinate :math:`x` becomes, for octave :math:`i = 0, \dots, n-1`,
     :math:`\sin 2\pi(2^i x + i s),\ \cos 2\pi(2^i x + i s)`: ``2 * octaves`` features. Coordinates belong in [0, 1].
     ``drjit.nn.SinEncode`` has the same features, but its errors double with every octave. Here phases are reduced to
-    one period without rounding. So at every finite coordinate of single precision, features are right to
-    :math:`10^{-6}`, and so are derivatives relative to the frequency. Coordinates below :math:`2^{-126}` count as 0;
-    NaN and infinite ones give NaN.
+    one period without rounding. So at every finite coordinate of single precision, the error of features is at most
+    :math:`10^{-6}`, and so is that of derivatives relative to the frequency. Coordinates below :math:`2^{-126}` count
+    as 0; NaN and infinite ones give NaN.
 
     Args:
         octaves: number of frequencies :math:`n`, at most 128.
@@ -164,15 +161,15 @@ class Frequency(_Frequencies):
     r"""Sines and cosines of doubling frequency (Mildenhall et al. 2020, eq. 4; tiny-cuda-nn's ``Frequency``).
 
     Each coordinate :math:`x` becomes :math:`\sin(2^i \pi x),\ \cos(2^i \pi x)` for :math:`i = 0, \dots, n - 1`, one
-    pair after the other: ``2 * n_frequencies`` features per coordinate. The lowest frequency has the period 2, that of
-    :class:`Sinusoidal` 1. Both are equally exact.
+    pair after the other: ``2 * n_frequencies`` features per coordinate. The lowest frequency has the period 2; in
+    :class:`Sinusoidal`, it has the period 1. Both are equally exact.
 
     Args:
         n_frequencies: number of frequencies :math:`n`, at most 128.
         in_features: number of coordinates; -1 takes it from ``alloc`` or the network.
 
     Raises:
-        ValueError: ``n_frequencies`` is out of range, or the number of coordinates is another.
+        ValueError: ``n_frequencies`` is out of range, or the input has another number of coordinates.
 
     >>> field = cn.NeuralField(cn.Frequency(10, in_features=3), cn.MLP(out_features=4)).build()
     """
@@ -191,7 +188,7 @@ class TriangleWave(_Frequencies):
         in_features: number of coordinates; -1 takes it from ``alloc`` or the network.
 
     Raises:
-        ValueError: ``n_frequencies`` is out of range, or the number of coordinates is another.
+        ValueError: ``n_frequencies`` is out of range, or the input has another number of coordinates.
 
     >>> field = cn.NeuralField(cn.TriangleWave(12, in_features=3), cn.MLP(out_features=4)).build()
     """
@@ -202,6 +199,6 @@ class TriangleWave(_Frequencies):
         return [triangle(phase, i % 4)]
 
 
-#: drjit.nn's own waves have the derivatives of ours.
+# the derivatives of drjit.nn's waves are those of ours
 RULES[drnn.SinEncode] = lambda layer, x, ts: (layer(x), Sinusoidal(layer.octaves, layer.shift).jvp(x, ts)[1])
 RULES[drnn.TriEncode] = lambda layer, x, ts: (layer(x), Triangular(layer.octaves, layer.shift).jvp(x, ts)[1])

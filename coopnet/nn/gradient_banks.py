@@ -1,4 +1,4 @@
-"""Right gradients of ``dr.backward`` inside loops, for every number of samples."""
+"""Correct gradients of ``dr.backward`` inside loops, for every number of samples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST = 4096
 
 
 def gradient_banks(*fields: Any, banks: int | None = None) -> contextlib.AbstractContextManager[None]:
-    r"""Within this context, ``dr.backward`` inside symbolic loops gives right weight gradients on CUDA.
+    r"""Within this context, ``dr.backward`` inside symbolic loops gives correct weight gradients on CUDA.
 
     Loops that differentiate each iteration separately, such as the adjoint of path replay backpropagation (Vicini et
     al. 2021), accumulate the gradients of weights inside the loop. Without this context they add up in one buffer in
@@ -35,7 +35,7 @@ def gradient_banks(*fields: Any, banks: int | None = None) -> contextlib.Abstrac
     Args:
         fields: the networks: :class:`NeuralField`, :class:`MLP` or other modules, packed. Without any, all networks.
         banks: the number :math:`K` of accumulators; ``None`` chooses it by the number of samples. Each is as large as
-            the weights, and is traced separately. That takes milliseconds, which ``dr.freeze`` saves.
+            the weights. Tracing one takes milliseconds, which ``dr.freeze`` saves.
 
     Raises:
         TypeError: an argument is not a module.

@@ -83,7 +83,7 @@ class Grid(Lattice):
     DRJIT_STRUCT = fields(__init__, grid=Unpacked, limit=Constant, max_level=None)
 
     def _draw(self, leaf: Any, count: int, rng: Any) -> Any:
-        rng.random(leaf, 1)  # not used, but the numbers of a seed are those of the second draw
+        rng.random(leaf, 1)  # not used: initial values are the generator's second draw
         return uniform(leaf, count, self.init_scale, rng)
 
     def _growth(self) -> float:

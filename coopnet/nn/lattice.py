@@ -1,4 +1,4 @@
-"""The base of encodings with trained features at the vertices of grids."""
+"""Base class of encodings with trained features at the vertices of grids."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Lattice(Encoding):
     storage = "hash"  #: how vertices find their entries
     interpolation = "linear"
     _SIMPLICES = False  # are cells cut into simplices?
-    _MULTIPLE: int | None = None  # to what levels' sizes are rounded up; None as drjit.nn does
+    _MULTIPLE: int | None = None  # sizes of levels are rounded up to multiples of it; None: as in drjit.nn
     _NUMBER: Callable[[float], Any] = float  # precision that scales are computed in
 
     def __init__(
@@ -62,7 +62,7 @@ class Lattice(Encoding):
         self.grid = Unpacked()
         self.max_level = max_level
 
-    # limit: the value of max_level, wrapped if drjit.nn.pack would take it for a weight
+    # limit: the value of max_level, wrapped, since drjit.nn.pack would pack an array as a weight
     DRJIT_STRUCT = fields(__init__, grid=Unpacked, limit=Constant, max_level=None)
 
     @property
@@ -110,7 +110,7 @@ class Lattice(Encoding):
         masks, (x, *directions) = zip(*inside, strict=True)
         x = [dr.replace_grad(dr.clip(dr.detach(v), -FAR, FAR), v) for v in x]
         ordered = not symbolic() and (dr.backend_v(grid.dtype) == dr.JitBackend.LLVM or is_deterministic())
-        # fixed point has one scale for all sums: large gradients of one field would make those of others inexact
+        # fixed point has one scale for all sums: large gradients of one field would make those of others less exact
         ordered = ordered and stack is None
         bundle = grid.evaluate(x, directions, ordered)
         features, *dys = [
@@ -120,7 +120,7 @@ class Lattice(Encoding):
         return features, dys
 
     def _up_to_max_level(self, k: int, feature: Any) -> Any:
-        """Feature ``k``, or zero if it is of a level above :attr:`max_level`."""
+        """Feature number ``k``, or zero if its level is above :attr:`max_level`."""
         if self.max_level is None:
             return feature
         return dr.select(k // self.n_features_per_level <= dr.detach(self.max_level), feature, 0)
@@ -141,7 +141,7 @@ class Lattice(Encoding):
         return rng.random(leaf, count) * (2 * self.init_scale) + -self.init_scale
 
     def _check_dimension(self, size: int) -> None:
-        """Raise ``ValueError`` for more coordinates than the spatial hash has multipliers."""
+        """Raise ``ValueError`` if the spatial hash has fewer multipliers than there are coordinates."""
         limit = f"a cell has 2^in_features corners, and at most {len(PRIMES)} coordinates are hashed"
         name = type(self).__name__
         ensure(size <= len(PRIMES), f"{name}: in_features is {size}; {limit}. Permutohedral takes more.")
@@ -174,9 +174,9 @@ class Lattice(Encoding):
 
 
 def _finite(vector: list, mask: Any = True) -> tuple[Any, list]:
-    """Where in ``mask`` all components of ``vector`` are finite, and the vector, zero elsewhere.
+    """The mask of samples in ``mask`` with finite components only; and the vector, with zeros in other samples.
 
-    A sample with coordinates that are not finite has no cell: its gradients must not reach the entries of any cell.
+    A sample with coordinates that are not finite has no cell, so its gradients must not be added to any entry.
     """
     for v in vector:
         mask = dr.isfinite(v) & mask

@@ -115,7 +115,7 @@ class Linear(drnn.Linear, Module):
         """Make ``numbers``, row by row, the weights of a layer that is not packed."""
         weights = dtype(dr.array_t(dtype)(numbers), (n_out, n_in))
         if n_in == 1 and dr.backend_v(dtype) == dr.JitBackend.CUDA:
-            # pack() takes a matrix of one column for a vector, which OptiX cannot multiply with: add a column of zeros
+            # pack() treats a matrix of one column as a vector, by which OptiX cannot multiply: add a column of zeros
             self.weights = dr.zeros(dtype, (n_out, 2))
             self.weights[:, :1] = weights.array
         else:
@@ -127,7 +127,7 @@ class Linear(drnn.Linear, Module):
         return drnn.Linear.__repr__(self)[:-1] + extra + ")"
 
 
-#: Initial weights by name: (law, its standard deviation or bound as a function of the widths of input and output).
+#: Initial weights by name: (law, function of input and output width that returns the law's bound or deviation).
 INITS: dict[str, tuple[str, Callable[[int, int], float]]] = {
     "xavier_uniform": ("uniform", lambda n, m: math.sqrt(6 / (n + m))),
     "xavier_normal": ("normal", lambda n, m: math.sqrt(2 / (n + m))),
@@ -167,7 +167,7 @@ def checked_width(layer: drnn.Linear, features: int, leaf: type, key: Key | None
 
 
 def refused(layer: drnn.Linear, x: Any) -> NetworkError:
-    """The error of ``drjit.nn.Linear`` for an input ``x`` that does not fit its weights, or without weights."""
+    """The error that ``drjit.nn.Linear`` raises for the input ``x``, as a :class:`NetworkError`."""
     try:
         drnn.Linear.__call__(layer, x)
     except RuntimeError as error:
@@ -192,7 +192,7 @@ def check_input(layer: drnn.Linear, features: int, leaf: type) -> None:
 
 
 def check_precision(leaf: type, where: str) -> None:
-    """Raise ``TypeError`` for packed weights that the backend cannot multiply with: on CUDA, all but half precision."""
+    """Raise ``TypeError`` if the backend cannot multiply packed weights of ``leaf``: on CUDA, only half is possible."""
     if dr.backend_v(leaf) == dr.JitBackend.CUDA and not dr.is_half_v(leaf):
         raise TypeError(
             f"{where}: the packed weights are {dr.type_v(leaf).name}, but CUDA's cooperative vectors multiply half "

@@ -1,4 +1,4 @@
-"""Several fields as one: the mean of all, or the one that a key picks."""
+"""Several fields as one: the mean of all, or the one that a key selects."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .tangents import check_bundle
 class Members(Encoding):
     r"""The network of :func:`coopnet.ensemble`: an encoding and a network for each member.
 
-    Without a key it is the mean of all members. A key picks member number :math:`\mathrm{step} \bmod K` of :math:`K`,
-    for each sample by its own step. The member gets the key of step :math:`\lfloor \mathrm{step} / K \rfloor`. All
-    members are evaluated, in one kernel.
+    Without a key the result is the mean of all members. A key selects member number :math:`\mathrm{step} \bmod K` of
+    :math:`K`, for each sample by its own step. This member is evaluated with the key of step
+    :math:`\lfloor \mathrm{step} / K \rfloor`. All members are evaluated, in one kernel.
 
     Args:
-        encodings: an :class:`Encoding` or :class:`Identity` of each.
-        networks: a network of each.
+        encodings: an :class:`Encoding` or :class:`Identity` for each member.
+        networks: a network for each member.
 
     >>> both = cn.nn.members.Members([cn.Identity()] * 2, [cn.MLP(2, 1), cn.MLP(2, 1)])
     """
@@ -107,5 +107,5 @@ class Members(Encoding):
 
 
 def _transposed(members: list[list[list]]) -> list[list[list]]:
-    """The bundles rearranged: for each vector, those of all members one after the other."""
+    """For each vector of a bundle, the list of this vector of all members."""
     return [list(vectors) for vectors in zip(*members, strict=True)]

@@ -30,8 +30,8 @@ class MLP(Sequential):
         activation, output_activation: a name (``"relu"``, ``"leaky_relu"``, ``"tanh"``, ``"sigmoid"``, ``"softplus"``,
             ``"squareplus"``, ``"gelu"``, ``"silu"`` or ``"swish"``, ``"sine"``, ``"exp"``, ``"identity"``), an
             :class:`Activation` layer, or ``None``.
-        dropout: drop probability after each hidden activation; 0 for no :class:`Dropout` there. Or a dropout layer
-            without a stream number, such as ``cn.Dropout(0.1, bits=8, rounds=7)``.
+        dropout: drop probability after each hidden activation, 0 for none; or a dropout layer without a stream number,
+            such as ``cn.Dropout(0.1, bits=8, rounds=7)``.
         bias: add the vectors :math:`b`?
         init: initial weights, see :class:`Linear`. ``"siren"`` gives the first layer ``"siren_first"`` and divides the
             others by the frequency ``omega`` of the :class:`Sine` before them, as in Sitzmann et al. 2020.

@@ -115,11 +115,11 @@ class Module(drnn.Module):
         return y, dys
 
     def op(self) -> Any:
-        """The op of this layer in the engine, which runs it together with its neighbours; ``None`` if it runs alone."""
+        """The op with which the engine runs this layer together with its neighbours; ``None`` if it runs alone."""
         return None
 
     def output_width(self, width: int, leaf: type, key: Key | None) -> int:
-        """Width of the output of a layer with an :meth:`op`; raises unless ``width`` values of type ``leaf`` fit it."""
+        """Output width of a layer with an :meth:`op`; raises unless it takes ``width`` values of type ``leaf``."""
         return width
 
     def _join(self, layers: list) -> None:
@@ -133,14 +133,15 @@ class Module(drnn.Module):
     # ---- copies ---------------------------------------------------------
 
     def __copy__(self) -> Any:
-        """Another layer around the same parameters."""
+        """Another layer that holds the same parameters."""
         new = object.__new__(type(self))
         new.__dict__.update(self.__dict__)
         return new
 
     def __deepcopy__(self, memo: dict) -> Any:
-        """A copy with parameters of its own, on the device, packed like the original. As with Dr.Jit's arrays,
-        gradients are not copied. What was computed from the original does not depend on the copy.
+        """A copy with parameters of its own, on the device, packed like the original.
+
+        As with Dr.Jit's arrays, gradients are not copied. Results computed from the original do not depend on the copy.
         """
         for p in parameters(self):
             if isinstance(p.value, drnn.MatrixView) and id(p.value) not in memo:
@@ -150,17 +151,17 @@ class Module(drnn.Module):
         return new
 
     def __getstate__(self) -> dict[str, Any]:
-        """The attributes, except caches that belong to this object; copies make their own."""
+        """The attributes, except caches."""
         return {name: value for name, value in self.__dict__.items() if name not in ("_segments", "_known")}
 
     # ---- parameters as in formulas --------------------------------------
 
     def matrix(self, name: str) -> np.ndarray:
-        """A copy of one parameter as in formulas, whether the network is packed or not.
+        """A copy of one parameter as a plain matrix, vector or table, whether the network is packed or not.
 
         Args:
-            name: the place in the tree, as in checkpoints: ``"layers.0.weights"`` (or ``"layers.0.weight"``),
-                ``"layers.0.bias"``, ``"encoding.data"``. Of a field, ``"layers.0.weights"`` is short for
+            name: the path in the tree of layers, as in checkpoints: ``"layers.0.weights"`` (or ``"layers.0.weight"``),
+                ``"layers.0.bias"``, ``"encoding.data"``. In a field, ``"layers.0.weights"`` is short for
                 ``"network.layers.0.weights"``.
 
         Returns:
@@ -179,9 +180,9 @@ class Module(drnn.Module):
     def gradient(self, name: str) -> np.ndarray:
         r"""A copy of the gradient :math:`\partial L / \partial A` of one parameter, laid out as in :meth:`matrix`.
 
-        It is what ``dr.backward`` has added up so far, zeros at first. Weights that are computed from an optimizer's
-        have no gradient here. That is the case after ``net.update(opt)`` in half precision: unless
-        ``promote_fp16=False``, Dr.Jit's optimizers hold such weights in single precision, and gradients go there (see
+        It is the sum of the gradients of all calls of ``dr.backward`` so far. After ``net.update(opt)`` in half
+        precision, weights have no gradient here: unless ``promote_fp16=False``, Dr.Jit's optimizers hold them in single
+        precision, the network's weights are computed from those, and gradients are accumulated there (see
         :func:`coopnet.training.gradient_norm`).
 
         Args:
@@ -206,7 +207,7 @@ class Module(drnn.Module):
         return parameter.numpy(where, dr.grad).copy()
 
     def set_matrix(self, name: str, value: Any) -> None:
-        """Replace one parameter, named as in :meth:`matrix`, by ``value``; others keep theirs to the bit.
+        """Replace one parameter, named as in :meth:`matrix`, by ``value``; all others keep their exact values.
 
         An optimizer has its own copy of the parameters: call ``opt.update(net)`` afterwards.
 
@@ -225,7 +226,7 @@ class Module(drnn.Module):
         find(self, name, where).write(value, where)
 
     def report(self) -> Report:
-        """Parameters and bytes of every layer; print it.
+        """Number of parameters and bytes of every layer; print the result for a table.
 
         Raises:
             ValueError: the network has no parameters yet.
@@ -256,7 +257,7 @@ class Module(drnn.Module):
     # ---- mapping of parameters ------------------------------------------
 
     def _slots(self) -> dict[str, tuple[Any, str]]:
-        """Parameter name -> (owner, attribute), found anew each time: packing moves parameters."""
+        """(owner, attribute) by parameter name. It is not cached, since packing moves parameters."""
         slots: dict[str, tuple[Any, str]] = {}
         for name, owner, attribute in walk(self, getattr(self, "prefix", "")):
             if attribute is None:
@@ -283,7 +284,7 @@ class Module(drnn.Module):
         current = getattr(owner, attribute)
         value = _as_parameter(value, current, f"{type(self).__name__}: parameter {shown(key)}")
         if attribute == packed(owner):
-            current[:] = value  # the layers' views point at this very array
+            current[:] = value  # in place, since the layers' views refer to this array object
         else:
             setattr(owner, attribute, value)
 
@@ -297,16 +298,16 @@ class Module(drnn.Module):
         return len(self._slots())
 
     def _held(self) -> dict[str, Any]:
-        """The present parameters. ``dict(self)`` takes longer, since it looks each of them up again."""
+        """The current parameters. ``dict(self)`` takes longer, since it searches the tree for each of them."""
         return {name: getattr(*slot) for name, slot in self._slots().items()}
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and key in self._slots()
 
     def __bool__(self) -> bool:
-        return True  # otherwise a layer without parameters (yet), an empty mapping, would be false
+        return True  # a layer without parameters is an empty mapping, which would be false
 
-    # mappings compare their values: arrays do so entry by entry, and all layers without parameters would be equal
+    # Mappings compare their values. That would compare arrays entry by entry, and layers without parameters as equal.
     def __eq__(self, other: object) -> bool:
         return self is other
 
@@ -314,7 +315,7 @@ class Module(drnn.Module):
         return object.__hash__(self)
 
     def update(self, other: Any = (), /, **parameters: Any) -> None:  # type: ignore[override]
-        """Push values into the parameters of the same name.
+        """Assign values to the parameters of the same names.
 
         Args:
             other: a mapping, such as an optimizer, which may also hold parameters of other networks; or pairs of name
@@ -329,7 +330,7 @@ class Module(drnn.Module):
         >>> field.update(opt)
         """
         if isinstance(other, Mapping):
-            for key, slot in self._slots().items():  # looked up once: new values do not move them
+            for key, slot in self._slots().items():  # looked up once, since new values do not move parameters
                 if key in other:
                     self._put(key, *slot, other[key])
         else:

@@ -31,14 +31,14 @@ class OneBlob(Encoding):
         n_bins: number of bins :math:`n` (tiny-cuda-nn takes powers of two only).
         in_features: number of coordinates; -1 takes it from ``alloc`` or the network.
         periodic: wrap around everywhere? If not, the sum is over :math:`m \in \{-1, 0, 1\}` only, as in tiny-cuda-nn
-            and fields of :func:`coopnet.from_config`. Both are the same on :math:`[-1 + 1/n, 2 - 1/n]`. Beyond, a blob
+            and fields of :func:`coopnet.from_config`. Both are equal on :math:`[-1 + 1/n, 2 - 1/n]`. Beyond, a blob
             that is not periodic leaves the unit interval, and all features become 0.
 
     Returns:
         ``n_bins`` features per coordinate.
 
     Raises:
-        ValueError: ``n_bins`` is not positive, ``periodic`` no bool, or the number of coordinates is another.
+        ValueError: ``n_bins`` is not positive, ``periodic`` is no bool, or the input has another number of coordinates.
 
     >>> field = cn.NeuralField(cn.OneBlob(16, in_features=3), cn.MLP(out_features=3)).build()
     """
@@ -66,7 +66,7 @@ class OneBlob(Encoding):
         return self._features(coordinates), dys
 
     def _edges(self, function: Any, x: Any, period: int) -> list:
-        """``function`` at all edges of bins, relative to the blob; it grows by ``period`` in a turn if periodic."""
+        """``function`` at all edges of bins, relative to ``x``. If periodic, the last is the first plus ``period``."""
         n = self.n_bins
         values = [function(k / n - x) for k in range(n)]
         return [*values, values[0] + period if self.periodic else function(1 - x)]
@@ -77,8 +77,7 @@ class OneBlob(Encoding):
         return functools.reduce(operator.add, heights)
 
     def _integral(self, t: Any) -> Any:
-        """The kernel's integral up to ``t``, except for a constant: 1 for every blob before ``t``, and a part of the
-        nearest."""
+        """The kernel's integral up to ``t``, up to a constant: 1 for every blob before ``t``, less for the nearest."""
         parts = []
         for whole, u in self._blobs(t):
             u2 = u * u
@@ -86,10 +85,11 @@ class OneBlob(Encoding):
         return functools.reduce(operator.add, parts)
 
     def _blobs(self, t: Any) -> list[tuple[Any, Any]]:
-        """The number of blobs that end before those that may reach ``t``, and the place of ``t`` in each of these, in
-        [-1, 1].
+        """For each blob that may reach ``t``: the number of blobs before it, and the position of ``t`` in it.
+
+        Positions are in [-1, 1].
         """
-        if self.n_bins == 1 and not self.periodic:  # of radius 1: all three do
+        if self.n_bins == 1 and not self.periodic:  # blobs of radius 1, of which all three may reach t
             return [(0, dr.clip(t - m, -1, 1)) for m in (-1, 0, 1)]
         nearest = dr.round(t)
         nearest = nearest if self.periodic else dr.clip(nearest, -1, 1)

@@ -1,4 +1,4 @@
-"""Features up to a width."""
+"""Constants before and after an encoding's features."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Pad(Encoding):
         return self._between(list(y), self.value), [self._between(list(t), 0.0) for t in dys]
 
     def _between(self, features: list, value: float) -> list:
-        # in full width, as tensors need it
+        # tensors need an entry for every sample
         constant = dr.full(type(features[0]), value, max(dr.width(v) for v in features))
         return [constant] * self.before + features + [constant] * self.after
 

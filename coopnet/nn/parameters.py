@@ -1,8 +1,8 @@
 """The parameters of a network one by one, by name, wherever they are stored.
 
-To an optimizer, a packed network is one array, on the GPU in the hardware's order and with gaps. Here its matrices are
-as in formulas. Their names are their places in the tree: ``layers.0.weights``, ``layers.0.bias``, for a field
-``network.layers.0.weights`` and ``encoding.data``. Checkpoints use these names.
+To an optimizer, a packed network is one array, on the GPU in the hardware's order and with gaps. Here its parameters
+are plain matrices and vectors. Their names are their paths in the tree of layers: ``layers.0.weights``,
+``layers.0.bias``, in a field ``network.layers.0.weights`` and ``encoding.data``. Checkpoints use these names.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..jit.owned import from_numpy
 from ..kernels.grid import FeatureGrid
 from .tree import walk
 
-#: NumPy twins of the types that parameters may have.
+#: The types that parameters may have, in NumPy.
 NUMPY_TYPES = {dr.VarType.Float16: np.float16, dr.VarType.Float32: np.float32, dr.VarType.Float64: np.float64}
 
 
@@ -40,7 +40,7 @@ class Parameter(NamedTuple):
 
     @property
     def storage(self) -> Any:
-        """The array that holds the numbers, alone or among others: a packed buffer, a tensor, or a flat array."""
+        """The array that holds the numbers: a packed buffer, which holds others, too, a tensor, or a flat array."""
         return self.value.buffer if isinstance(self.value, drnn.MatrixView) else self.value
 
     @property
@@ -50,7 +50,7 @@ class Parameter(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape as in formulas, without extra columns that a backend needs; ``(n,)`` for a bias."""
+        """Shape without extra columns that a backend needs; ``(n,)`` for a bias."""
         shape = self._stored_shape
         if isinstance(self.owner, drnn.Linear):
             return (shape[0], self.owner.config[0]) if self.is_matrix else shape[:1]
@@ -63,7 +63,8 @@ class Parameter(NamedTuple):
     def places(self) -> Any:
         """Positions of the entries, row by row, in the (flattened) :attr:`storage`: a ``UInt32``.
 
-        Traced code, also within ``dr.freeze``. Raises ``RuntimeError`` for a packed layout that is not known.
+        This evaluates nothing, and can be recorded by ``dr.freeze``. Raises ``RuntimeError`` if a packed layout is not
+        known.
         """
         uint32 = dr.uint32_array_t(dr.leaf_t(type(self.storage)))
         shape = self.shape
@@ -75,7 +76,7 @@ class Parameter(NamedTuple):
         return row * self._stored_shape[1] + column if self.is_matrix else i
 
     def pieces(self) -> dict[str, Any]:
-        """:meth:`places` of the parts that have names of their own: the levels of a grid, or all by this name."""
+        """:meth:`places` by name: those of each level of a grid, or those of the whole parameter."""
         if not isinstance(self.owner, FeatureGrid):
             return {self.name: self.places()}
         above, _, _ = self.name.rpartition("data")
@@ -84,7 +85,7 @@ class Parameter(NamedTuple):
         return {f"{above}levels.{i}": dr.arange(uint32, v.offset * n, v.end * n) for i, v in levels}
 
     def numpy(self, where: str, of: Callable[[Any], Any] = dr.detach) -> np.ndarray:
-        """The numbers, or the result of ``of`` on their array, such as ``dr.grad``: contiguous and of :attr:`shape`.
+        """The numbers as a contiguous array of :attr:`shape`; with ``of=dr.grad``, their gradient.
 
         ``where`` opens error messages.
         """
@@ -105,7 +106,7 @@ class Parameter(NamedTuple):
         return np.require(array.reshape(self.shape), requirements="C")
 
     def fill(self, value: np.ndarray, where: str) -> None:
-        """Make NumPy's ``value`` the numbers of a parameter that is not packed; raises ``ValueError`` if too large."""
+        """Replace a parameter that is not packed by a NumPy array; raises ``ValueError`` if numbers are too large."""
         dtype = NUMPY_TYPES[dr.type_v(self.value)]
         numbers = converted(value, dtype)
         if numbers is None:
@@ -119,19 +120,19 @@ class Parameter(NamedTuple):
         setattr(self.owner, self.attribute, tp(flat, numbers.shape) if dr.is_tensor_v(tp) else flat)
 
     def write(self, value: Any, where: str) -> None:
-        """Replace the numbers by NumPy's ``value``, in place; see :meth:`Module.set_matrix`."""
+        """Replace the numbers by ``value``, in place; see :meth:`Module.set_matrix`."""
         numbers, current = self.fitting(value, where), self.storage
         flat = dr.copy(dr.detach(current).array)
         with unmasked(type(flat)):
             dr.scatter(flat, type(flat)(numbers), self.places(), mode=dr.ReduceMode.Permute)
         dr.eval(flat)
         if isinstance(self.value, drnn.MatrixView):
-            current[:] = like(current, flat)  # the other views of the buffer hold this very array
+            current[:] = like(current, flat)  # in place, since other views refer to this array object
         else:
             setattr(self.owner, self.attribute, like(current, flat))
 
     def fitting(self, value: Any, where: str) -> np.ndarray:
-        """``value`` as :meth:`write` would write it; raises if that is not possible."""
+        """``value`` as the array that :meth:`write` writes; raises if it does not fit."""
         new = f"the new value of {self.name}"
         try:
             array = np.asarray(value)
@@ -154,7 +155,7 @@ def parameters(module: Any, name: str = "") -> Iterator[Parameter]:
 
 
 def like(current: Any, flat: Any) -> Any:
-    """``flat`` with the type and shape of the array ``current``, and tracking gradients if that does."""
+    """``flat`` with the type and shape of the array ``current``; it tracks gradients if ``current`` does."""
     new = type(current.array)(dr.detach(flat))
     new = type(current)(new, dr.shape(current)) if dr.is_tensor_v(current) else new
     if dr.grad_enabled(current):
@@ -163,14 +164,14 @@ def like(current: Any, flat: Any) -> Any:
 
 
 def converted(value: np.ndarray, dtype: Any) -> np.ndarray | None:
-    """``value`` as ``dtype``, or ``None`` if a finite number in it is too large for that."""
+    """``value`` as ``dtype``, or ``None`` if a finite number is too large for it."""
     with np.errstate(over="ignore"):
         result = value.astype(dtype, copy=False)
     return result if np.array_equal(np.isfinite(result), np.isfinite(value)) else None
 
 
 def find(module: Any, name: Any, where: str) -> Parameter:
-    """The parameter called ``name``: as in checkpoints, ``weight`` for ``weights``, or without a field's ``network.``.
+    """The parameter ``name``, as in checkpoints; ``weight`` may stand for ``weights``, and ``network.`` be left out.
 
     Raises ``TypeError`` or ``ValueError`` for anything else.
     """
@@ -183,7 +184,7 @@ def find(module: Any, name: Any, where: str) -> Parameter:
 
 
 def spellings(name: str) -> tuple[str, str, str]:
-    """Full names that ``name`` may stand for: itself, ``weights`` for ``weight``, and in the network of a field."""
+    """The full names that ``name`` may stand for: itself, with ``weights`` for ``weight``, and after ``network.``."""
     plural = f"{name}s" if name.split(".")[-1] == "weight" else name
     return name, plural, f"network.{plural}"
 

@@ -1,4 +1,4 @@
-"""Sparse random projection: its matrix is drawn where it is used, and never stored."""
+"""Sparse random projection, whose matrix is drawn when it is used, and never stored."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class SparseProjection(Encoding):
         \text{otherwise} \end{cases} \qquad a = \frac{1}{\sqrt{q\, n_\mathrm{out}}}
 
     where :math:`q` is ``density``: 1 or 1/3 in Achlioptas 2003, *Database-friendly random projections*, and
-    :math:`1/\sqrt{n_\mathrm{in}}` in Li, Hastie, Church 2006, *Very sparse random projections*. Lengths are kept in the
-    mean, :math:`E |Rx|^2 = |x|^2`. By Achlioptas' theorem 1.1, for densities 1 and 1/3, all squared distances between
-    :math:`n` points change by at most a factor of :math:`1 \pm \epsilon` with probability at least :math:`1 -
-    n^{-\beta}` if :math:`n_\mathrm{out} \ge \frac{4 + 2\beta}{\epsilon^2/2 - \epsilon^3/3} \ln n`.
+    :math:`1/\sqrt{n_\mathrm{in}}` in Li, Hastie, Church 2006, *Very sparse random projections*. Squared lengths are
+    kept on average, :math:`E |Rx|^2 = |x|^2`. By Achlioptas' theorem 1.1, for densities 1 and 1/3, all squared
+    distances between :math:`n` points change by at most a factor of :math:`1 \pm \epsilon` with probability at least
+    :math:`1 - n^{-\beta}` if :math:`n_\mathrm{out} \ge \frac{4 + 2\beta}{\epsilon^2/2 - \epsilon^3/3} \ln n`.
 
     **Law of the matrix.** With :math:`t = \mathrm{round}(q\, 2^{31})`, entry :math:`(i, j)` is decided by
 
@@ -46,13 +46,13 @@ class SparseProjection(Encoding):
         R[i, j] = 0 if (w >> 1) >= t else -a if w & 1 else a,    a = sqrt(2^31 / (t * out_features))
 
     Integers are compared, so the matrix is the same to the bit on every backend. The factor :math:`a` uses the
-    quantized density, so the mean is kept exactly; it is rounded once to single precision (to double precision for
+    quantized density, so this average is kept exactly; it is rounded once to single precision (to double precision for
     double inputs). Sums are computed in that precision, and half-precision results rounded at the end. The order of the
     sums is not part of the law.
 
     **How it is evaluated.** For tensors, a kernel over the outputs loops over the inputs. Each lane draws four rows of
     a column and applies them to 8 samples. For every density this takes :math:`n_\mathrm{in} n_\mathrm{out}`
-    multiplications per sample, one block of the generator per 32 of them, and no memory beside input and output.
+    multiplications per sample, one block of the generator per 32 of them, and no memory besides input and output.
     ``seed`` is a parameter of the kernel: another seed does not recompile it.
 
     ``CoopVec`` and arrays with up to 4096 expected nonzero entries, :math:`q\, n_\mathrm{in} n_\mathrm{out}`, become

@@ -15,7 +15,7 @@ from .tree import walk
 
 @dataclass(frozen=True)
 class LayerSize:
-    """One layer: its name and type, the shapes of its parameters, their number, and their bytes."""
+    """One layer: its name and type, the shapes of its parameter arrays, the number of parameters, and their bytes."""
 
     name: str
     layer: str
@@ -46,7 +46,7 @@ class Report:
 
 
 def aligned(rows: Sequence[tuple[str, ...]], left: int) -> str:
-    """``rows`` of a table as text; the first ``left`` columns are aligned to the left, the others to the right."""
+    """A table of ``rows`` as text; the first ``left`` columns are aligned to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:

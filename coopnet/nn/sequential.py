@@ -1,4 +1,4 @@
-"""Layers one after the other, and how the engine runs them."""
+"""Layers one after the other, and the networks as which the engine runs them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .tree import check_acyclic
 
 
 class Composed(Module):
-    """A network of other layers, one after the other or side by side, which :func:`apply` evaluates."""
+    """Base of layers that consist of others, one after the other or side by side; :func:`apply` evaluates them."""
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
         check_type("Sequential", "key", key, Key | None, "a coopnet.Key or None")
@@ -40,18 +40,18 @@ class Composed(Module):
 
 
 class Sequential(Composed):
-    """Applies ``layers`` in order, passing the key to each that takes one.
+    """Applies ``layers`` in order, and passes the key to those that take one.
 
     Layers of ``drjit.nn`` may be among them. On a ``CoopVec``, the engine runs consecutive linear layers, activations
     and dropouts as one network; :func:`coopnet.engine.evaluate` says how it is differentiated.
 
     Args:
         layers: ``Module`` instances.
-        prefix: prepended to every parameter name, to tell apart networks that share an optimizer.
+        prefix: prepended to every parameter name, so that networks that share an optimizer have different names.
 
     Raises:
         TypeError: a layer is not a module; an input of another kind, type or backend.
-        ValueError: an input of another width; no weights yet. Both before anything is traced.
+        ValueError: an input of another width; no weights yet. Both are raised before anything is traced.
 
     >>> net = cn.Sequential(cn.Sinusoidal(8), cn.Linear(-1, 64), cn.ReLU(), cn.Dropout(0.1), cn.Linear(-1, 3))
     >>> net = drjit.nn.pack(net.alloc(TensorXf, size=2), layout="training")
@@ -82,9 +82,9 @@ class Sequential(Composed):
 
 
 class Segment(NamedTuple):
-    """Neighbouring layers and their ops in the engine, or a layer that the engine does not know and ``None``.
+    """Consecutive layers and their ``ops`` in the engine; or a layer that it does not know, with ``None`` for ops.
 
-    ``checks`` are the layers' :meth:`Module.output_width`.
+    ``checks`` are the layers' methods :meth:`Module.output_width`.
     """
 
     layers: tuple
@@ -101,7 +101,7 @@ class Segment(NamedTuple):
 def apply(layers: Sequence[Any], x: list, key: Key | None) -> list:
     """Evaluate ``layers`` on the bundle ``x``: any input, or a ``CoopVec`` or :class:`UnpackedVector` with tangents.
 
-    Neighbours that the engine knows run as one network. ``key`` has been checked; layers check the input.
+    Consecutive layers that the engine knows run as one network. ``key`` has been checked; layers check the input.
     """
     try:
         for segment in segments(layers):
@@ -120,7 +120,7 @@ def apply(layers: Sequence[Any], x: list, key: Key | None) -> list:
 
 def _alone(layer: Any, x: list, key: Key | None) -> list:
     if hasattr(layer, "side_by_side"):
-        return layer.side_by_side(x, key)  # its __call__ may have come from here
+        return layer.side_by_side(x, key)  # not its __call__, which calls apply()
     if len(x) == 1:
         return [layer(x[0], key) if isinstance(layer, Module) else layer(x[0])]
     x = varying(x) if isinstance(x[0], drnn.CoopVec) else x
@@ -129,7 +129,7 @@ def _alone(layer: Any, x: list, key: Key | None) -> list:
 
 
 def segments(layers: Sequence[Any]) -> list[Segment]:
-    """The segments of ``layers``, in evaluation order; those of a :class:`Sequential` are made once."""
+    """The segments of ``layers``, in evaluation order; those of a single :class:`Sequential` are cached."""
     owner = layers[0] if len(layers) == 1 and isinstance(layers[0], Sequential) else None
     made_of = None if owner is None else tuple(_inside(layers))
     known = getattr(owner, "_segments", None)
@@ -150,7 +150,7 @@ def segments(layers: Sequence[Any]) -> list[Segment]:
 
 
 def _inside(layers: Sequence[Any]) -> Iterator[Any]:
-    """Everything from which the ops of ``layers`` are made; bodies side by side are enclosed by ``None``."""
+    """All layers from which the ops of ``layers`` are made; ``None`` separates bodies that are side by side."""
     for layer in flatten(layers):
         yield layer
         if hasattr(layer, "bodies"):
@@ -167,7 +167,7 @@ def known_ops(layers: Sequence[Any]) -> list | None:
 
 
 def _seen(layer: Any) -> tuple[Any, Any]:
-    """The op of a layer, or ``None``, and its check. Ops look up the layer's weights at every use."""
+    """The op of a layer, or ``None``, and its check, if any. Ops look up the layer's weights at every use."""
     if isinstance(layer, Dropout):
         return layer.op(), functools.partial(_checked_stream, layer)
     if isinstance(layer, Module):
@@ -177,7 +177,7 @@ def _seen(layer: Any) -> tuple[Any, Any]:
     return None, None
 
 
-@functools.cache  # Dr.Jit's modules are abstract base classes, which take their time to answer
+@functools.cache  # slow for Dr.Jit's modules, which are abstract base classes
 def _is_chain(tp: type) -> bool:
     return issubclass(tp, (Sequential, drnn.Sequential))
 
@@ -193,8 +193,7 @@ def flatten(layers: Any, above: tuple = ()) -> Iterator[Any]:
 
 
 def stated_width(layers: Any) -> int:
-    """Width of the input of ``layers``, from the first that states one; -1 if layers before it may change the width."""
-    # activations and dropouts keep the width; other layers may change it
+    """Input width of ``layers``, as the first layer states it that may change the width; -1 if it states none."""
     first = next((m for m in flatten(layers) if not isinstance(m, (Activation, Dropout))), None)
     return int(first.config[0] if isinstance(first, drnn.Linear) else getattr(first, "in_features", -1))
 

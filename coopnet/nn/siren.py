@@ -23,7 +23,7 @@ class SIREN(Sequential):
     The weights of the first layer start uniform in :math:`\pm 1/n`, those of the others in
     :math:`\pm \sqrt{6/n} / \omega`, where :math:`n` is the width of the layer's input; biases start uniform in
     :math:`\pm 1/\sqrt n`, as in the authors' code. For inputs in [-1, 1] the arguments of all sines then have the same
-    distribution, whatever the depth. The network takes coordinates as they are: leave the encoding of a field ``None``.
+    distribution at every depth. The network takes coordinates without an encoding: leave that of the field ``None``.
 
     After allocation, and in checkpoints, it is a plain :class:`Sequential` of :class:`Linear` and :class:`Sine` layers.
 

@@ -32,7 +32,7 @@ class SphericalHarmonics(Encoding):
         ``degree**2`` features.
 
     Raises:
-        ValueError: ``degree`` is out of range, or the input has not 3 coordinates.
+        ValueError: ``degree`` is out of range, or the input does not have 3 coordinates.
 
     >>> field = cn.NeuralField(cn.SphericalHarmonics(4), cn.MLP(out_features=3)).build()
     >>> rgb = field(0.5 * direction + 0.5)
@@ -53,7 +53,7 @@ class SphericalHarmonics(Encoding):
         suffix = "f64" if dr.itemsize_v(leaf) == 8 else "f"
         v = getattr(sys.modules[leaf.__module__], "Array3" + suffix)([dr.fma(c, 2, -1) for c in coordinates])
         _, *rest = dr.sh_eval(v, self.degree - 1)
-        # the first is a constant; tensors need it in full width
+        # the first is a constant; tensors need an entry for every sample
         return [dr.full(leaf, 0.5 / math.sqrt(math.pi), dr.width(v)), *rest]
 
     def _moved(self, coordinates: list, tangents: list[list]) -> tuple[list, list[list]]:

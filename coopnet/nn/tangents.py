@@ -36,8 +36,10 @@ def jvp(layer: Any, x: Any, tangents: list, key: Key | None) -> tuple[Any, list]
 
 
 def check_bundle(layer: Any, x: Any, tangents: Any, arrays: bool = False) -> None:
-    """Raise ``TypeError`` or ``ValueError`` unless ``x`` is a ``CoopVec`` (or, with ``arrays``, a list of arrays) and
-    ``tangents`` a list of such of the same type and length."""
+    """Raise ``TypeError`` or ``ValueError`` unless ``x`` and all ``tangents`` are vectors of one type and length.
+
+    A vector is a ``CoopVec`` or, with ``arrays``, a list of arrays.
+    """
     if isinstance(x, kinds.UnpackedVector):  # its components were checked when it was made
         return
     where = f"{type(layer).__name__}.jvp"
@@ -56,8 +58,10 @@ def check_bundle(layer: Any, x: Any, tangents: Any, arrays: bool = False) -> Non
 
 
 def of_all_lanes(bundle: list) -> list:
-    """The vectors of ``bundle``, each with a lane for every sample. Dropout would mask a constant as if it were one
-    sample."""
+    """The vectors of ``bundle``, each with a lane for every sample.
+
+    Dropout would give a constant of one lane the mask of one sample.
+    """
     parts = [list(vector) for vector in bundle]
     lanes = max(dr.width(v) for v in kinds.flat(parts))
     return [
@@ -67,7 +71,7 @@ def of_all_lanes(bundle: list) -> list:
 
 
 def linear_jvp(layer: Any, x: Any, tangents: list, key: Key | None) -> tuple[Any, list]:
-    """The rule of a linear layer with random draws: tangents go through it like the input, with the same draw."""
+    """The rule of a layer that is linear for a given draw: it maps tangents like the input, with the same draw."""
     check_bundle(layer, x, tangents)
     y, *dys = [layer(v, key) for v in of_all_lanes([x, *tangents])]
     return y, dys
@@ -83,12 +87,12 @@ def no_rule(layer: Any) -> TypeError:
 
 
 def rebuilt(parts: list, like: Any) -> Any:
-    """``parts`` as the kind of vector that ``like`` is."""
+    """``parts`` as a ``CoopVec`` if ``like`` is one, otherwise as a list."""
     return drnn.CoopVec(parts) if isinstance(like, drnn.CoopVec) else parts
 
 
 def _function(name: str, *params: str) -> Callable[..., tuple[Any, list]]:
-    """Rule of an activation of ``drjit.nn``; ``params`` name its attributes."""
+    """The rule of an activation of ``drjit.nn``; ``params`` are the names of its attributes."""
     f = FUNCTIONS[name]
 
     def rule(layer: Any, x: Any, tangents: list) -> tuple[Any, list]:

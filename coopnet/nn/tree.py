@@ -1,4 +1,4 @@
-"""The walk through the layers of a network, on which everything else is built."""
+"""Traversal of the layers and parameters of a network."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from ..jit.unpacked import Constant, Unpacked
 def walk(module: Any, name: str = "", above: tuple = ()) -> Iterator[tuple[str, Any, str | None]]:
     """``(name, owner, attribute)`` of all layers and parameters of ``module``, depth first in evaluation order.
 
-    A layer, ``module`` itself first, has no attribute. A parameter is its owner's attribute: a tensor, a view of packed
-    weights, or the ``data`` of unpacked ones. Names are places in the tree: ``layers.0``, ``layers.0.weights``.
+    For a layer, the attribute is ``None``; ``module`` itself is the first. A parameter is an attribute of its owner: a
+    tensor, a view of packed weights, or the ``data`` of unpacked ones. Names are paths in the tree: ``layers.0``,
+    ``layers.0.weights``.
 
     Raises ``ValueError`` for a network that contains itself.
     """
