@@ -1,15 +1,15 @@
 """Find the backends, LLVM on the CPU and CUDA with OptiX on NVIDIA GPUs, and say what is missing.
 
 Dr.Jit loads its libraries in a thread that ``import drjit`` starts, so libLLVM must be chosen before that
-import: ``coopnet`` calls :func:`prepare` first. Everything else calls :func:`require`, which remembers usable
-backends, and otherwise raises :class:`BackendError` with advice.
+import: ``coopnet`` calls :func:`prepare` first. All other code calls :func:`require`, which caches usable backends, and
+raises :class:`BackendError` with advice if a backend is not usable.
 
 ================  ================================================================
 :mod:`.llvm`      finding a libLLVM before Dr.Jit looks for one
 :mod:`.usable`    which backend to use, and why one cannot be used
 :mod:`.report`    what is installed, for ``coopnet info``
 :mod:`.transfer`  moving arrays and fields to another backend, or to NumPy
-:mod:`.section`   sections of a program that run on another backend
+:mod:`.section`   functions and calls that run on another backend
 ================  ================================================================
 """
 

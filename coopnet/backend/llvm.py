@@ -1,7 +1,7 @@
 """Find a libLLVM that Dr.Jit can use, before Dr.Jit looks for one.
 
-It imports only the standard library, so that it also runs by itself: ``python coopnet/backend/llvm.py`` says
-whether a suitable libLLVM is there, before anything is installed.
+It imports only the standard library when it is loaded, so it can run before anything is installed:
+``python coopnet/backend/llvm.py`` says whether there is a suitable libLLVM.
 """
 
 from __future__ import annotations
@@ -43,9 +43,8 @@ class LLVM:
 def name_version(path: str) -> tuple[int, ...] | None:
     """The version in a library's path, or ``None``.
 
-    Understands ``libLLVM-15.so.1``, ``libLLVM-14.0.6.so``, ``libLLVM.so.19.1``, ``libLLVM-17.dylib`` and,
-    where the name says nothing, the directories ``llvm-19/lib`` of Debian and ``Cellar/llvm/19.1.7`` of
-    Homebrew.
+    It recognizes ``libLLVM-15.so.1``, ``libLLVM-14.0.6.so``, ``libLLVM.so.19.1``, ``libLLVM-17.dylib`` and, for names
+    without version, the directories ``llvm-19/lib`` of Debian and ``Cellar/llvm/19.1.7`` of Homebrew.
 
     >>> cn.backend.name_version("/usr/lib/libLLVM-19.so.1")
     (19,)
@@ -59,14 +58,14 @@ def name_version(path: str) -> tuple[int, ...] | None:
         (r"/llvm-(\d+)/lib/", path),
     ):
         match = re.search(pattern, text)
-        # LLVM counts majors: a lone "1" or "3" is the version of an interface, not of LLVM
+        # a small number, such as a lone "1" or "3", is the version of an interface, not of LLVM
         if match and (version := tuple(map(int, match[1].split("."))))[0] >= 7:
             return version
     return None
 
 
 def _ask_version(path: str) -> tuple[int, ...] | None:
-    """Load a library in another process and ask its version; ``None`` if it is not a libLLVM."""
+    """The version of a library, which another process loads; ``None`` if it is not a libLLVM."""
     code = (
         "import ctypes, sys\n"
         "lib = ctypes.CDLL(sys.argv[1])\n"
@@ -91,7 +90,7 @@ def _run(command: list[str]) -> str | None:
 
 
 def _machine(path: str) -> bytes | None:
-    """Class and machine of an ELF file, ``None`` for anything else (a linker script, another system)."""
+    """Class and machine of an ELF file; ``None`` for other files (a linker script, another system)."""
     try:
         with open(path, "rb") as file:
             head = file.read(20)
@@ -112,7 +111,7 @@ def _inspect(path: str) -> LLVM | None:
 
 
 def _directories() -> list[str]:
-    """Where systems put libLLVM, without starting any process."""
+    """The existing directories where systems put libLLVM, found without starting a process."""
     directories = [os.path.join(sys.prefix, "lib")]  # a conda environment
     if sys.platform == "win32":
         directories += os.environ.get("PATH", "").split(os.pathsep)
@@ -158,7 +157,7 @@ def _asked() -> list[str]:
 
 
 def _named() -> LLVM | None:
-    """The library that ``DRJIT_LIBLLVM_PATH`` names, if there is one. The loader resolves a bare name."""
+    """The library that ``DRJIT_LIBLLVM_PATH`` names, or ``None``. The loader resolves a name without directory."""
     value = os.environ.get(VARIABLE, "")
     if not value:
         return None
@@ -169,7 +168,7 @@ def _named() -> LLVM | None:
 
 
 def _inspect_all(paths: list[str], named: LLVM | None = None) -> list[LLVM]:
-    """The libraries among ``paths``, and the one that is ``named``, newest first."""
+    """The libraries in ``paths``, and ``named``, newest first."""
     unique = {os.path.realpath(p): p for p in reversed(paths)}  # many names lead to one library
     libraries = {llvm for llvm in (named, *map(_inspect, unique.values())) if llvm is not None}
     return sorted(libraries, key=lambda llvm: (llvm.version, llvm.path), reverse=True)
@@ -195,8 +194,8 @@ def found_llvm(directories: list[str] | None = None) -> list[LLVM]:
 def find_llvm(directories: list[str] | None = None) -> LLVM | None:
     """The libLLVM to use: the one ``DRJIT_LIBLLVM_PATH`` names, else the newest if it is new enough.
 
-    An explicit variable is respected: if it names nothing suitable, the result is ``None``. Other programs
-    are called only if the usual directories hold no suitable library.
+    If the variable is set but names no suitable library, the result is ``None``. Other programs are called only if the
+    usual directories hold no suitable library.
 
     >>> library = cn.backend.find_llvm()  # None if there is none that is new enough
     >>> library is None or library.version[0] >= cn.backend.MIN_LLVM
@@ -225,7 +224,7 @@ def llvm_cure() -> str:
 
 
 def missing() -> str:
-    """The message if there is no suitable libLLVM: what was looked for, what was found, and what to do."""
+    """The error message if there is no suitable libLLVM: what was looked for, what was found, and what to do."""
     head, value, libraries = (
         f"The LLVM backend needs libLLVM {MIN_LLVM} or newer",
         os.environ.get(VARIABLE),
@@ -245,15 +244,15 @@ def missing() -> str:
     return f"{head}, but {VARIABLE}={value!r} names {content}. Cure: unset {VARIABLE}{better}."
 
 
-chosen: str | None = None  #: what prepare() put into the variable
+chosen: str | None = None  #: the path to which prepare() has set the variable
 early = False  #: did prepare() run before Dr.Jit was imported?
 
 
 def prepare() -> None:
     """Point Dr.Jit at the newest suitable libLLVM. Called when ``coopnet`` is imported; never raises.
 
-    It does not change a ``DRJIT_LIBLLVM_PATH`` that is set, and does nothing if Dr.Jit was imported before: Dr.Jit has
-    then made its choice, in a thread that may still be reading the environment.
+    It does not change a ``DRJIT_LIBLLVM_PATH`` that is set. It does nothing if Dr.Jit was imported before: a thread of
+    Dr.Jit has then chosen a library, or is still reading the environment.
 
     >>> cn.backend.prepare()  # has no effect: importing coopnet has called it
     """
@@ -266,7 +265,7 @@ def prepare() -> None:
         if llvm is None:
             from ..jit.native.core import drjit
 
-            drjit()  # it will warn: let it do so now, see there
+            drjit()  # waits until Dr.Jit has printed its warning
         elif not os.environ.get(VARIABLE):
             os.environ[VARIABLE] = chosen = llvm.path
 

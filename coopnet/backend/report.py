@@ -1,4 +1,4 @@
-"""What is installed: the rows of ``coopnet info``."""
+"""The rows of ``coopnet info``: versions, backends, packages."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ EXTRAS = {
     "cli": ("typer", "pillow", "matplotlib", "safetensors", "tqdm"),
     "train": ("safetensors", "tqdm"),
 }
-_IMPORT_NAME = {"pillow": "PIL"}  # where it is not the name of the package
+_IMPORT_NAME = {"pillow": "PIL"}  # for packages that are imported by another name
 
 Row = tuple[str, str, str]
 
-# Run in a process of its own: a driver or compiler that does not know an instruction aborts.
+# Runs in another process: drivers and compilers abort at instructions that they do not know.
 _PRODUCT = """
 import sys
 import drjit as dr, drjit.nn as nn
@@ -48,7 +48,7 @@ print("right" if got == want else f"wrong: {got} instead of {want}")
 
 
 def runs_coopvec(backend: Any = "auto") -> str | None:
-    """Multiply a small matrix with a cooperative vector for real, in half precision on CUDA, single on LLVM.
+    """Run a product of a small matrix and a cooperative vector, in half precision on CUDA, single on LLVM.
 
     Returns ``None`` if the result is right, otherwise a short reason.
 
@@ -71,7 +71,7 @@ def runs_coopvec(backend: Any = "auto") -> str | None:
 
 
 def info() -> list[Row]:
-    """What is installed, as rows of (what, finding, advice or empty). Runs a product on each usable backend.
+    """Rows of (subject, finding, advice or empty) about this machine. Runs a product on each usable backend.
 
     >>> [finding for what, finding, cure in cn.backend.info() if what == "Dr.Jit"][0].startswith("1.5")
     True
@@ -101,7 +101,7 @@ def _version(package: str) -> str | None:
 
 
 def _package_row(package: str, requirement: str | None = None) -> Row:
-    """Row of a Python package that must be importable, with the command that installs it."""
+    """The row of a Python package. If it cannot be imported, the advice is the command that installs it."""
     if importlib.util.find_spec(_IMPORT_NAME.get(package, package)) is None:
         return package, "missing", f'pip install "{requirement}"' if requirement else f"pip install {package}"
     return package, _version(package) or "present, version unknown", ""
@@ -119,7 +119,7 @@ def _llvm_row(fault: str | None) -> tuple[str, str]:
         finding = f"{VARIABLE}={named!r} is unsuitable"
     elif others and others[0].suitable:
         finding = f"{others[0]} is not in use"
-    # the part of the fault's text that mends it
+    # the advice in the fault's text
     return finding, fault.rpartition("Cure: ")[2].rstrip(".") if "Cure: " in fault else fault
 
 
@@ -171,21 +171,21 @@ def _kernel_cache_row() -> str:
     path = kernel_cache()
     sizes = []
     for file in path.rglob("*"):
-        with suppress(OSError):  # another process may be sweeping
+        with suppress(OSError):  # another process may have deleted the file
             sizes.append(file.stat().st_size)
     size = sum(sizes)
     amount = f"{size / 2**20:.1f} MiB" if size >= 2**20 else f"{size / 2**10:.1f} KiB"
     return f"{path}, {len(sizes)} files, {amount}" if sizes else f"{path}, empty"
 
 
-#: Packages in a bug report, beside those of :data:`EXTRAS`.
+#: Packages in a bug report, besides those of :data:`EXTRAS`.
 _REPORTED = ("drjit", "numpy", "mitsuba", "torch", "trimesh", "libigl", "nvidia-cublas")
 
 
 def as_json(rows: list[Row]) -> dict[str, Any]:
     """Rows of :func:`info` as a dictionary for JSON, for bug reports.
 
-    ``"format"`` is 1, and changes with the meaning of what follows; ``"backends"`` are those that can be used;
+    ``"format"`` is 1, and changes if the meaning of other entries does. ``"backends"`` are those that can be used.
     ``"found"`` has a ``"finding"`` and a ``"cure"``, which may be ``null``, for every row; ``"packages"`` has versions.
 
     >>> cn.backend.as_json([("GPU", "none", "install one")])["found"]

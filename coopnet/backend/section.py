@@ -1,4 +1,4 @@
-"""Sections of a program that run on another backend."""
+"""Functions and calls that run on another backend."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def with_backend(backend: Any, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """``function(*args, **kwargs)`` on ``backend``: arguments are moved there, results back to where they came from.
+    """Call ``function(*args, **kwargs)`` on ``backend``: arguments are moved there, and results back.
 
-    Everything is moved as by :func:`to`, derivatives included. Results go back to the backend of the first Dr.Jit
+    Arguments and results are moved as by :func:`to`, with derivatives. Results go to the backend of the first Dr.Jit
     object among the arguments that had to be moved. If only NumPy arrays had to be moved, results become NumPy arrays,
     except for fields, optimizers and averages. If nothing had to be moved, results stay on ``backend``. Fields get back
-    the precision that they had. Inside the section ``"auto"`` means this backend, for example in ``field.build()``.
-    Sections may be nested, and affect their own thread only.
+    the precision that they had. During the call, ``"auto"`` means this backend, for example in ``field.build()``.
+    Such calls may be nested, and affect their own thread only.
 
-    ``function`` works on copies of what was moved: return everything to be kept, such as a field that it trains. What
-    ``function`` itself holds, such as the object of a method, is not moved.
+    ``function`` gets copies of moved arguments: return everything to be kept, such as a field that it trains. Objects
+    that ``function`` itself holds, such as the object of a method, are not moved.
 
     Args:
         backend: ``"llvm"``, ``"cuda"`` or ``"auto"``.
         function: anything that can be called.
-        args, kwargs: its arguments.
+        args, kwargs: arguments of ``function``.
 
     Raises:
         BackendError, TypeError, ValueError, RuntimeError: as :func:`to`.

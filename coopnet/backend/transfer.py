@@ -33,17 +33,17 @@ def to(tree: Any, backend: Any, precision: str = "auto") -> Any:
     These are moved: Dr.Jit's arrays, nested arrays, matrices, tensors and textures; NumPy arrays, to flat arrays if
     they have one dimension and otherwise to tensors; :class:`Key`, :class:`NeuralField`, ``drjit.opt`` optimizers,
     :class:`coopnet.training.EMA`, occupancy grids; and lists, tuples, dictionaries, dataclasses and objects with a
-    ``DRJIT_STRUCT`` that hold any of them. Everything else stays as it is. Arrays that are on ``backend`` already are
-    not copied, and if everything is there, ``tree`` itself is returned. Every other array is copied once, even if it
-    occurs several times.
+    ``DRJIT_STRUCT`` that hold any of them. Other values stay as they are. Arrays that are on ``backend`` already are
+    not copied; if all are, ``tree`` itself is returned. Every other array is copied once, even if it occurs several
+    times.
 
-    ``dr.backward`` and ``dr.forward`` pass through moves of arrays that track gradients, except to NumPy.
-    ``dr.forward_to`` and ``dr.backward_to``, which see one backend only, raise ``RuntimeError``. The parameters of
-    moved fields and optimizers are new ones.
+    If arrays track gradients, so do their copies, except in NumPy: ``dr.backward`` and ``dr.forward`` pass through the
+    move. ``dr.forward_to`` and ``dr.backward_to`` work on one backend only, and raise ``RuntimeError``. Moved fields
+    and optimizers have new parameters.
 
     Fields get the target's precision (half on CUDA, single on LLVM) and its layout of packed weights. Optimizers and
-    averages follow their field, so move them together, in one tree. Optimizers keep single precision where they have
-    it.
+    averages follow their field, so move them together, in one tree. Parameters that an optimizer holds in single
+    precision stay in single precision.
 
     Args:
         tree: as above.
@@ -83,8 +83,11 @@ def to(tree: Any, backend: Any, precision: str = "auto") -> Any:
 
 
 def home(tree: Any, elsewhere: str) -> tuple[str | None, str]:
-    """The backend of the first object of Dr.Jit in ``tree`` that is not on the backend ``elsewhere``, or NumPy, or
-    ``None`` if there is nothing. And the precision of the fields there, ``"auto"`` if there are several or none.
+    """Where results of a call on the backend ``elsewhere`` go: a backend or ``None``, and the precision of fields.
+
+    It is the backend of the first Dr.Jit object in ``tree`` that is not on ``elsewhere``; NumPy if only NumPy arrays
+    are not; ``None`` if ``tree`` has nothing to move. The precision is that of the fields there, or ``"auto"`` if they
+    have several or there are none.
     """
     try:
         nodes = list(_walk(tree, {}))
@@ -97,7 +100,7 @@ def home(tree: Any, elsewhere: str) -> tuple[str | None, str]:
 
 
 def back(tree: Any, place: str, precision: str) -> Any:
-    """``tree``, moved; to NumPy, only arrays and textures are."""
+    """``tree``, moved to ``place``; to NumPy, only arrays and textures are moved."""
     if place != NUMPY:
         return to(tree, place, precision)
     try:
@@ -111,8 +114,10 @@ def _too_deep() -> ValueError:
 
 
 class Packing(NamedTuple):
-    """How a flat parameter of a field is stored: type, number of entries, where those of its parts stand, one part
-    behind the other, and the parts' names."""
+    """How a flat parameter of a field is stored: its type, number of entries, and parts.
+
+    ``places`` are the positions of the parts' entries, one part after the other; ``names`` are the parts' names.
+    """
 
     dtype: type
     width: int
@@ -121,21 +126,21 @@ class Packing(NamedTuple):
 
 
 class Mover:
-    """Moves objects to ``backend``. Classes that move themselves have a method ``_to(mover)``."""
+    """Moves objects to ``backend``. A class can define how it is moved by a method ``_to(mover)``."""
 
     def __init__(self, backend: str, precision: str):
         self.backend, self.precision = backend, precision
-        self._done: dict[int, tuple[Any, Any]] = {}  # by identity: (original, which must stay alive; moved)
-        self._crossed: dict[tuple[int, int], tuple[Any, Any]] = {}  # by variable: the same
-        self._networks: list[tuple[Any, Any]] = []  # as they were, and as they are
-        self._layouts_of: dict[int, dict[str, Packing]] = {}  # by identity of these
+        self._done: dict[int, tuple[Any, Any]] = {}  # by id: (original, kept so that its id stays its own; moved)
+        self._crossed: dict[tuple[int, int], tuple[Any, Any]] = {}  # by variable number: the same
+        self._networks: list[tuple[Any, Any]] = []  # originals, and moved ones
+        self._layouts_of: dict[int, dict[str, Packing]] = {}  # by id of a network
 
     def has(self, value: Any) -> bool:
-        """Is ``value`` there already?"""
+        """Is ``value`` on ``backend`` already?"""
         return _place(value) == self.backend
 
     def cross(self, nodes: list[Any]) -> None:
-        """Move all arrays among ``nodes`` that track gradients: together, so that they are differentiated together."""
+        """Move all arrays among ``nodes`` that track gradients together, so that they are differentiated together."""
         if self.backend == NUMPY:
             return
         tracked: dict[str | None, dict[tuple[int, int], Any]] = {}
@@ -190,14 +195,14 @@ class Mover:
         return value
 
     def parts_of(self, value: Any) -> Any:
-        """A copy of the container ``value`` with moved contents; itself if nothing in it was moved."""
+        """A copy of the container ``value`` with moved contents; ``value`` itself if nothing in it was moved."""
         parts = _parts(value) or {}
         new = {key: self.moved(part) for key, part in parts.items()}
         if all(new[key] is part for key, part in parts.items()):
             return value
         if isinstance(value, tuple):
             return type(value)(*new.values()) if hasattr(value, "_fields") else tuple.__new__(type(value), new.values())
-        if type(value).__module__.startswith("drjit."):  # a class for each backend
+        if type(value).__module__.startswith("drjit."):  # Dr.Jit has a class for each backend
             ensure(self.backend != NUMPY, f"to: NumPy has no {type(value).__name__}.", TypeError)
             duplicate = self.twin(type(value))()
         else:
@@ -247,13 +252,13 @@ class Mover:
         """A flat array as a ``tp``, with its derivatives."""
         if isinstance(value, dr.ArrayBase) and dr.grad_enabled(value):
             key = value.index, value.index_ad
-            if key not in self._crossed:  # made of what the tree holds, such as by a property
+            if key not in self._crossed:  # not in the tree itself: made when it was read, as by a property
                 self._crossed[key] = value, backend_copies.differentiable_copies([value], [tp])[0]
             return self._crossed[key][1]
         return backend_copies.copied(value, tp)
 
     def twin(self, tp: type) -> type:
-        """The type on ``backend`` that corresponds to ``tp``, one of Dr.Jit's or derived from one."""
+        """The type on ``backend`` that corresponds to ``tp``, a type of Dr.Jit or derived from one."""
         base = next((t for t in tp.__mro__ if t.__module__.startswith("drjit.")), None)
         ending = ".ad" if base is not None and base.__module__.endswith(".ad") else ""
         module = importlib.import_module(f"drjit.{self.backend}{ending}")
@@ -271,7 +276,10 @@ class Mover:
     # ---- packed weights -------------------------------------------------
 
     def _packing(self, name: str, value: Any) -> tuple[Packing, Packing] | None:
-        """How the parameter ``name`` was and is stored in the network, if one was moved, that ``value`` belongs to."""
+        """The layouts of the parameter ``name`` before and after the move of the network to which ``value`` belongs.
+
+        ``None`` if no such network was moved.
+        """
         packings: list[tuple[Packing, Packing]] = []
         for old, new in self._networks:
             weights = old.get(name)
@@ -289,13 +297,13 @@ class Mover:
         return packings[0] if packings else None
 
     def _layout(self, network: Any) -> dict[str, Packing]:
-        """The layout of a network, computed once, when it is needed."""
+        """The layout of a network, cached."""
         if id(network) not in self._layouts_of:
             self._layouts_of[id(network)] = network._layouts()
         return self._layouts_of[id(network)]
 
     def follow(self, name: str, value: Any, single: bool = False) -> Any:
-        """``value``, a flat array like the parameter ``name`` of a field, as the moved field would have it.
+        """``value``, a flat array in the layout of a field's parameter ``name``, in the layout of the moved field.
 
         Floating point numbers are in the precision of the parameter, or in single precision with ``single``.
         """
@@ -340,14 +348,14 @@ class Mover:
         return new
 
     def _like(self, name: str, memory: Any, width: int, single: bool) -> Any:
-        """The memory of an optimizer for a parameter: arrays of its ``width`` have its layout."""
+        """An optimizer's memory for a parameter, moved. Arrays with ``width`` entries have the parameter's layout."""
         if isinstance(memory, tuple):
             return tuple(self._like(name, part, width, single) for part in memory)
         flat = isinstance(memory, dr.ArrayBase) and dr.depth_v(memory) == 1
         return self.follow(name, memory, single) if flat and dr.width(memory) == width else self.moved(memory)
 
     def _named(self, given: dict[Any, Any]) -> dict[Any, Any]:
-        """What an optimizer has for each parameter beside its state."""
+        """A moved dictionary of an optimizer that has an entry for each parameter, besides its state."""
         flat = {name for name, v in given.items() if isinstance(v, dr.ArrayBase) and dr.depth_v(v) == 1}
         known = {name for name in flat if self._packing(name, given[name]) is not None}
         return {name: self.follow(name, v) if name in known else self.moved(v) for name, v in given.items()}
@@ -365,7 +373,7 @@ _UNDERWAY = object()
 
 
 def _packed(name: str) -> bool:
-    """Is this the name of packed weights, rather than of a grid or table?"""
+    """Is ``name`` that of packed weights, not of a grid or table?"""
     return name.rsplit(".", 1)[-1] == "weights"
 
 
@@ -384,10 +392,10 @@ def _parts(value: Any) -> dict[Any, Any] | None:
 
 
 def _walk(value: Any, seen: dict[int, Any]) -> Iterator[Any]:
-    """``value`` and everything in it, each once; without the contents of networks."""
+    """``value`` and all objects in it, each once, without the contents of networks."""
     if id(value) in seen:
         return
-    seen[id(value)] = value  # alive, so that no other gets its number
+    seen[id(value)] = value  # kept, so that no new object gets its id
     yield value
     if hasattr(value, "_layouts"):
         return
@@ -396,7 +404,7 @@ def _walk(value: Any, seen: dict[int, Any]) -> Iterator[Any]:
 
 
 def _flats(value: Any) -> list[Any]:
-    """The flat arrays that an array of Dr.Jit's is made of."""
+    """The flat arrays in a Dr.Jit array."""
     if dr.is_tensor_v(value):
         return [value.array]
     if dr.depth_v(value) == 1:
@@ -409,7 +417,7 @@ def _is_texture(value: Any) -> bool:
 
 
 def _place(value: Any) -> str | None:
-    """Where an array, texture, network or optimizer is; ``None`` for other things."""
+    """The backend of an array, texture, network or optimizer, or ``"numpy"``; ``None`` for other objects."""
     if isinstance(value, type):
         return None
     if isinstance(value, np.ndarray):

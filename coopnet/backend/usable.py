@@ -13,7 +13,7 @@ from ..jit.native import core, cuda
 from . import llvm
 from .llvm import MIN_LLVM, VARIABLE
 
-MIN_CUDA = (12, 8)  #: the first with cooperative vectors in OptiX, driver R570
+MIN_CUDA = (12, 8)  #: the first version with cooperative vectors in OptiX: driver R570
 MIN_COMPUTE = 75  #: Turing
 BACKENDS = ("cuda", "llvm")  #: in the order in which "auto" tries them
 
@@ -33,10 +33,10 @@ class BackendError(RuntimeError):
     ...     print(error)
     """
 
-    __module__ = "coopnet.backend"  # the name that tracebacks show is the public one
+    __module__ = "coopnet.backend"  # so that tracebacks show the public name
 
 
-_known: dict[Any, str] = {}  # argument of require() -> its answer
+_known: dict[Any, str] = {}  # results of require() by its argument
 _preferred: contextvars.ContextVar[str | None] = contextvars.ContextVar("backend", default=None)
 
 
@@ -53,8 +53,8 @@ def preferring(backend: str) -> Iterator[None]:
 def require(backend: Any = "auto") -> str:
     """The name of a usable backend, ``"cuda"`` or ``"llvm"``.
 
-    ``backend`` is ``"auto"`` (the backend of the current section, see :func:`coopnet.with_backend`; otherwise CUDA
-    where it works, or LLVM), ``"cuda"``, ``"llvm"``, a ``drjit.JitBackend`` or a Dr.Jit array type. Raises
+    ``backend`` is ``"auto"``, ``"cuda"``, ``"llvm"``, a ``drjit.JitBackend`` or a Dr.Jit array type. ``"auto"`` is the
+    backend of the surrounding :func:`coopnet.with_backend`, if any; otherwise CUDA if it works, or LLVM. Raises
     :class:`BackendError` with advice if that backend is not usable here.
 
     >>> cn.backend.require("auto") in ("cuda", "llvm")
@@ -71,7 +71,7 @@ def require(backend: Any = "auto") -> str:
     for name in BACKENDS if auto else (name_of(backend),):
         fault = fault_of(name)
         if fault is None:
-            _known[backend] = name  # only successes are remembered: after a failure it is checked again
+            _known[backend] = name  # failures are not cached, so that the next call checks again
             return name
         faults.append(fault)
     raise BackendError("\n".join(["No backend is usable."] * auto + faults[::-1]))
