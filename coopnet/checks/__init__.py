@@ -3,7 +3,7 @@
 Every message has one form: ``where: name is value; what is needed is needed.``
 
 ================  ================================================
-:mod:`.messages`  values in messages, a line at most
+:mod:`.messages`  values in messages, at most a line long
 :mod:`.sizes`     limits of networks, and of memory
 ================  ================================================
 """
@@ -23,13 +23,15 @@ from .messages import shown, shown_bytes, shown_path, shown_typed  # noqa: F401
 
 
 class NetworkError(ValueError, TypeError, RuntimeError):
-    """A network that is not ready for a call: without weights, packed where it must not be or the other way round, or
-    of unknown width. ``drjit.nn`` raises ``RuntimeError`` for these; code that catches that catches this error, too.
+    """A network cannot be called.
+
+    It has no weights, or an unknown width, or its weights are packed and must not be, or the other way round.
+    ``drjit.nn`` raises ``RuntimeError`` in these cases; code that catches it catches this error, too.
     """
 
 
 def ensure(ok: Any, message: str, error: type[Exception] = ValueError) -> None:
-    """Raise ``message`` unless ``ok``. The message is made in any case, so don't use it in code that runs often."""
+    """Raise ``error(message)`` unless ``ok``. The message is built in any case, so don't use this in hot code."""
     if not ok:
         raise error(message)
 
@@ -55,7 +57,7 @@ def check_module(where: str, name: str, value: Any) -> None:
 
 
 def entries(where: str, name: str, value: Any) -> list:
-    """``value``, a list or something else that can be iterated, as a list; raises ``TypeError`` if it cannot."""
+    """The iterable ``value`` as a list; raises ``TypeError`` if it cannot be iterated."""
     try:
         return list(value)
     except Exception as error:  # any iterable, which may raise anything
@@ -63,7 +65,7 @@ def entries(where: str, name: str, value: Any) -> list:
 
 
 def whole(value: Any) -> int | None:
-    """``value`` as an int if it is one, NumPy's included; ``None`` for bools and everything else."""
+    """``value`` as an int if it is an integer, also of NumPy; ``None`` for bools and everything else."""
     if isinstance(value, (bool, np.bool_, dr.ArrayBase)):
         return None
     with contextlib.suppress(Exception):  # any __index__, which may raise anything
@@ -105,7 +107,7 @@ def check_in_features(where: str, value: Any, name: str = "in_features") -> int:
 
 
 def check_unsigned(where: str, name: str, value: Any, bits: int = 64) -> int:
-    """``value`` as an int, NumPy's included; raises ``ValueError`` unless it is one in [0, 2^bits)."""
+    """``value`` as an int; raises ``ValueError`` unless it is an integer, also of NumPy, in [0, 2^bits)."""
     number = whole(value)
     check(is_int(number, 0, (1 << bits) - 1), where, name, value, f"an int in [0, 2^{bits})")
     return number  # type: ignore[return-value]
@@ -152,7 +154,7 @@ def check_samples(where: str, name: str, entries: int, samples: int) -> None:
 
 
 def check_backend(what: str, value: Any, leaf: Any, other: str = "the input") -> None:
-    """Raise ``TypeError``, ``what a Type, but other lives on ...``, unless ``value`` is of the backend of ``leaf``."""
+    """Raise ``TypeError``, ``what a Type, but other lives on ...``, unless ``value`` is on the backend of ``leaf``."""
     if dr.backend_v(value) != dr.backend_v(leaf):
         given = f"{type(value).__module__}.{type(value).__name__}"
         name = dr.backend_v(leaf).name
@@ -161,7 +163,7 @@ def check_backend(what: str, value: Any, leaf: Any, other: str = "the input") ->
 
 
 def check_same_backend(what: str, a: Any, other: str, b: Any) -> None:
-    """Raise ``TypeError``, ``what on the A backend, other on B``, unless ``a`` and ``b`` are of one backend."""
+    """Raise ``TypeError``, ``what on the A backend, other on B``, unless ``a`` and ``b`` are on one backend."""
     first, second = dr.backend_v(a), dr.backend_v(b)
     if first != second:
         hint = f"move one of them, as in coopnet.to(x, {second.name.lower()!r})"
@@ -169,9 +171,9 @@ def check_same_backend(what: str, a: Any, other: str, b: Any) -> None:
 
 
 def check_lanes(where: str, name: str, value: Any, lanes: int, unit: str = "samples") -> None:
-    """Raise ``ValueError`` unless ``value``, a Dr.Jit array, has as many entries as there are ``lanes``, or either 1.
+    """Raise ``ValueError`` unless the Dr.Jit array ``value`` has ``lanes`` entries, or either number is 1.
 
-    ``unit`` is what the lanes are.
+    ``unit`` is the word for lanes in the message.
     """
     given = dr.width(value)
     valid = given and len({given, lanes} - {1}) < 2
@@ -179,9 +181,9 @@ def check_lanes(where: str, name: str, value: Any, lanes: int, unit: str = "samp
 
 
 def check_mask(where: str, name: str, value: Any, leaf: Any, other: str) -> Any:
-    """``value``, a bool or a Dr.Jit ``Bool`` of the backend of ``leaf``, as such a ``Bool``; raises ``TypeError``.
+    """``value``, a bool or a Dr.Jit ``Bool``, as a ``Bool`` of the backend of ``leaf``; raises ``TypeError``.
 
-    ``other`` is the argument that has ``leaf``.
+    ``other`` is the name of the argument whose type is ``leaf``.
     """
     if isinstance(value, (bool, np.bool_)):
         return dr.mask_t(leaf)(bool(value))

@@ -1,4 +1,4 @@
-"""Any values in messages: a line at most."""
+"""Values in messages, at most a line long."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LINE = 60
 
 
 class _Repr(reprlib.Repr):
-    """``repr`` of a few entries a few levels deep. Arrays and networks are named, not printed."""
+    """``repr`` with a few entries and levels only. Of arrays and networks, it shows the type."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,18 +53,18 @@ def shown(value: Any) -> str:
 
 
 def shown_typed(value: Any) -> str:
-    """``value`` in a message that is about its type."""
+    """``value`` and its type, in a message."""
     return f"{shown(value)} of type {type(value).__name__}"
 
 
 def shown_path(path: Any) -> str:
-    """A path in a message: its end, if it is long."""
+    """A path in a message; of a long path, the end."""
     text = " ".join(str(path).split("\n"))
     return text if len(text) <= 200 else "..." + text[-197:]
 
 
 def shown_bytes(count: int) -> str:
-    """A number of bytes: 1.5 MiB."""
+    """A number of bytes in a message, such as 1.5 MiB."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if count >= size:
             return f"{count / size:.1f} {unit}"

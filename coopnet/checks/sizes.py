@@ -19,19 +19,19 @@ MAX_ENTRIES = 2**32 - 1
 MAX_FEATURES = 2**16 - 1
 #: Layers of a network: a kernel holds all of them.
 MAX_LAYERS = 2**12
-#: Octaves above the lowest that a single-precision frequency can be.
+#: Most octaves of waves, since single precision has no higher frequencies.
 MAX_OCTAVES = 2**7
 #: Largest number of rounds of the generator, ten times as many as useful.
 MAX_ROUNDS = 100
 
-#: Bytes from which on the free memory is checked.
+#: From this number of bytes on, free memory is checked.
 _LARGE = 1 << 26
 
 
 def check_features(where: str, name: str, value: int, count: int | None = None) -> int:
     """``value``, the argument ``name``; raises ``ValueError`` if it leads to a vector of too many features.
 
-    ``count`` is their number, if it is not ``value``.
+    ``count`` is the number of features; ``None``: it is ``value``.
     """
     return _check(where, name, value, count, "features", "a vector", MAX_FEATURES)
 
@@ -73,8 +73,8 @@ def check_room(where: str, parts: Mapping[str, Sequence[float]], hint: str) -> N
 
     Args:
         where: opens the message, such as ``"fit: a step"``.
-        parts: what takes memory, in words, with the bytes of its arrays.
-        cure: ends the message.
+        parts: sizes of arrays in bytes, by a description of what they are for.
+        hint: ends the message.
     """
     total = sum(sum(sizes) for sizes in parts.values())
     if (left := _scarcest([size for sizes in parts.values() for size in sizes])) is not None:
@@ -85,11 +85,12 @@ def check_room(where: str, parts: Mapping[str, Sequence[float]], hint: str) -> N
 def _scarcest(sizes: Sequence[float]) -> str | None:
     """The free memory, in words, if it is too little for arrays of so many bytes; otherwise ``None``.
 
-    Dr.Jit rounds sizes up to powers of two. That takes address space, but no memory, since the rest is never written.
+    Dr.Jit rounds sizes up to powers of two. The additional bytes take address space, but no memory, since they are not
+    written.
     """
     if sum(sizes) < _LARGE:
         return None
-    dr.flush_malloc_cache()  # it keeps what was freed
+    dr.flush_malloc_cache()  # Dr.Jit's cache keeps freed memory
     rounded = sum(1 << max(0, math.ceil(size) - 1).bit_length() for size in sizes)
     short = {k: v for k, v in memory_left().items() if v < (rounded if k == ADDRESSES else sum(sizes))}
     scarcest = min(short, key=short.__getitem__, default="")
@@ -102,7 +103,7 @@ ADDRESSES = "the address space of this process (ulimit -v)"
 
 
 def memory_left(root: str | os.PathLike[str] = "/") -> dict[str, int]:
-    """Bytes that this process can still allocate, for each limit in the system's files below ``root``."""
+    """Bytes that this process can still allocate, by limit; ``root`` is the root of the system's files."""
     files = Path(root)
     limits = {MEMORY: _free(files), CONTAINER: _container(files), ADDRESSES: _address_space(files)}
     return {what: max(0, left) for what, left in limits.items() if left is not None}
@@ -128,7 +129,7 @@ def _address_space(root: Path) -> int | None:
 
 
 def _container(root: Path) -> int | None:
-    """The free part of the limits of Linux's control groups of this process, in version 1 or 2."""
+    """Bytes left within the limits of this process' control groups (Linux, version 1 or 2), or ``None``."""
     left = []
     for mount, names in (("sys/fs/cgroup", _CGROUP_2), ("sys/fs/cgroup/memory", _CGROUP_1)):
         for group in _groups(root, names):
@@ -137,15 +138,15 @@ def _container(root: Path) -> int | None:
     return min(left, default=None)
 
 
-#: For versions 2 and 1: the middle part of a line of /proc/self/cgroup, and the files of limit and use.
+#: For versions 2 and 1: the controller in a line of /proc/self/cgroup, and the names of the files for limit and use.
 _CGROUP_2 = "", "memory.max", "memory.current"
 _CGROUP_1 = "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
 
 
 def _groups(root: Path, names: tuple[str, str, str]) -> list[str]:
-    """The paths of the group of this process and of all groups around it, which have their own limits.
+    """The paths of this process' group and of all groups that contain it, which have their own limits.
 
-    In a container, the path may be visible from outside only; then the root is the container's own group.
+    In a container, this path may not exist; the root is then the container's own group.
     """
     path = ""
     with suppress(OSError):
@@ -160,9 +161,9 @@ def _groups(root: Path, names: tuple[str, str, str]) -> list[str]:
 def _available(folder: Path, limit: str, used: str) -> int:
     maximum, in_use = (int((folder / name).read_text()) for name in (limit, used))
     rows = dict(row.split() for row in (folder / "memory.stat").read_text().splitlines())
-    # version 1 counts what is in groups below it apart
+    # in version 1, "total_" includes the groups inside this one
     cached = (rows.get(f"total_{kind}", rows.get(kind, 0)) for kind in ("inactive_file", "active_file"))
-    return maximum - in_use + sum(map(int, cached))  # files in memory make room
+    return maximum - in_use + sum(map(int, cached))  # memory that caches files can be freed
 
 
 def _count(n: int) -> str:
@@ -170,5 +171,5 @@ def _count(n: int) -> str:
 
 
 def _rough(n: int) -> str:
-    """A number to two digits: 3.6e9."""
+    """A number to two digits, such as 3.6e9."""
     return f"{int(n):.1e}".replace("e+0", "e").replace("e+", "e") if is_number(n) else shown(n)
