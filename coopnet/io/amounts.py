@@ -1,4 +1,4 @@
-"""How much memory a field from a file would take, computed from its arguments. A small file must not ask for much."""
+"""Limits the memory of a field from a file, computed from its arguments: a small file must not need much memory."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from ..nn import Composite, Embedding, Encoding, Fourier
 from ..nn.lattice import Lattice
 from ..nn.tree import walk
 
-#: A field may have SHARE numbers for each one in its file, and FREE more. Drawn frequencies are not stored, but each
-#: belongs to a column of a matrix that is.
+#: A field may have SHARE times as many numbers as its file, and FREE more. Random frequencies, for example, are not
+#: stored, but each belongs to a column of a stored matrix.
 SHARE, FREE = 16, 2**20
 
 
 def check_amounts(field: NeuralField, stored: int) -> None:
-    """Raise ``ValueError``, naming the product, if allocating ``field`` would take much more than its file holds.
+    """Raise ``ValueError`` if allocating ``field`` would take many more numbers than its file holds.
 
     Args:
-        field: not built yet; nothing is allocated or computed here.
-        stored: how many numbers the file has for its parameters.
+        field: a field that is not built; nothing is allocated or computed here.
+        stored: number of numbers that the file has for the field's parameters.
     """
     n = field.in_features
     ensure(n > 0, f"in_features is {n}, but every file states the number of coordinates.")
@@ -38,7 +38,7 @@ def check_amounts(field: NeuralField, stored: int) -> None:
 
 
 def _factors(layer: Any, where: str) -> dict[str, int]:
-    """Factors whose product is the least number of values that ``layer`` stores, draws or returns, by name."""
+    """Factors, by name, whose product is the least number of values that ``layer`` stores, draws or returns."""
     if isinstance(layer, drnn.Linear):
         n_in, n_out, _ = layer.config
         return {"in_features": max(n_in, 1), "out_features": max(n_out, 1)}
@@ -54,7 +54,7 @@ def _factors(layer: Any, where: str) -> dict[str, int]:
 
 
 def _layers(module: Any) -> Iterator[tuple[str, Any]]:
-    """All layers that allocating ``module`` allocates, with their places."""
+    """All layers that are allocated with ``module``, with their paths."""
     skipped: tuple[str, ...] = ()
     for where, layer, attribute in walk(module):
         if isinstance(layer, Composite):

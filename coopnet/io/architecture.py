@@ -1,4 +1,4 @@
-"""A field as JSON, and back: which layers with which arguments, without their weights."""
+"""The architecture of a field as JSON, and back: its layers and their arguments, without weights."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from ..nn.dropout import Dropout, DropPath, GaussianDropout
 from ..nn.members import Members
 
 FORMAT = "coopnet.field"
-VERSION = 2  #: of the format; raised when older versions of coopnet could no longer read it
-PLAIN = 1  #: the version that a field without bounds is written in, which older ones read
+VERSION = 2  #: of the format; it increases when older versions of coopnet cannot read new files
+PLAIN = 1  #: the version in which a field without bounds is written, so that older versions of coopnet can read it
 
-#: Names in ``nn`` that a description may not contain: base classes, and networks that are described as a Sequential.
+#: Names in ``nn`` that descriptions do not use: base classes, and networks that are described as a Sequential.
 _LEFT_OUT = {"ACTIVATIONS", "Activation", "Encoding", "MLP", "Module", "SIREN"}
 _OWN = [getattr(nn, name) for name in nn.__all__ if name not in _LEFT_OUT] + [
     Dropout, DropPath, GaussianDropout, ConcreteDropout, DropLevels, Displaced, DrawnGrid, DrawnLinear, Members,
@@ -37,11 +37,11 @@ _DRJIT = (
     drnn.TriEncode,
 )  # fmt: skip
 
-#: Every layer that a description may name, by its name in there.
+#: The layers that a description may contain, by name.
 _TYPES: dict[str, type] = {f"coopnet.{cls.__name__}": cls for cls in sorted(_OWN, key=lambda c: c.__name__.lower())}
 _TYPES |= {f"drjit.nn.{cls.__name__}": cls for cls in _DRJIT}
 _CONTAINERS = (nn.Sequential, drnn.Sequential)
-#: Layers whose constructors check nothing, each with a layer of coopnet that has the same arguments and checks them.
+#: Layers whose constructors check nothing, each with a layer of coopnet that checks the same arguments.
 _CHECKED_BY: dict[type, Callable] = {
     drnn.Linear: nn.Linear,
     drnn.LeakyReLU: nn.LeakyReLU,
@@ -51,9 +51,9 @@ _CHECKED_BY: dict[type, Callable] = {
 
 #: Types of arguments that are written as they are.
 _PLAIN = (bool, int, float, str, type(None))
-#: Arguments, of dropouts and grids, that may be arrays which kernels read.
+#: Arguments of dropouts and grids that may be arrays, which kernels read.
 _SCHEDULED = {"p", "max_level"}
-#: Arguments that were added to layers later, with the values that older files mean.
+#: Arguments that were added to layers later, with their values for older files.
 _ADDED: dict[type, dict[str, Any]] = {
     Dropout: {"rounds": 10},
     DropPath: {"rounds": 10},
@@ -66,15 +66,15 @@ _ADDED: dict[type, dict[str, Any]] = {
     nn.Permutohedral: {"max_level": None},
     nn.Softplus: {"beta": 1.0},
 }
-#: Layers whose added arguments are left out while they have that value, so that older versions read such files, and
-#: their hash stays the same.
+#: Layers whose added arguments are left out if they have that value, so that older versions can read the files, and the
+#: description's hash stays the same.
 _OMITTED = {nn.OneBlob}
 
 _Class = TypeVar("_Class", bound=type)
 
 
 def register(cls: _Class) -> _Class:
-    """Let descriptions and checkpoints hold layers of your class; usable as a decorator.
+    """Allow layers of your class in descriptions and checkpoints; usable as a decorator.
 
     Every argument of ``__init__`` must be an attribute of the same name that holds a bool, int, float, str, ``None``,
     another layer, or a list or tuple of those. A program that loads such a checkpoint must have registered the class,
@@ -109,7 +109,7 @@ def describe(field: NeuralField) -> dict[str, Any]:
     'coopnet.field'
     """
     description = outline(field)
-    construct(description)  # what cannot be read back must not be written
+    construct(description)  # raises if it could not be read back
     return description
 
 
@@ -137,8 +137,7 @@ def construct(description: dict[str, Any]) -> NeuralField:
     imported or executed, so a description from anywhere is safe to pass.
 
     Raises:
-        ValueError: no description, one of a newer format, an unknown layer, or missing, unknown or unacceptable
-            arguments.
+        ValueError: no description, one of a newer format, an unknown layer, or missing, unknown or invalid arguments.
 
     >>> field = cn.io.construct(cn.io.describe(cn.NeuralField(None, cn.MLP(2, 3)))).build()
     """
@@ -189,7 +188,7 @@ def _describe(layer: Any, where: str) -> Any:
     kept = arguments(layer, nn.Sequential if chain else cls)
     for k in _SCHEDULED & set(kept):
         if isinstance(kept[k], dr.ArrayBase) and dr.width(kept[k]) == 1:
-            kept[k] = float(kept[k][0])  # the value that it has now
+            kept[k] = float(kept[k][0])  # the current value
     if cls in _OMITTED:
         kept = {k: v for k, v in kept.items() if (k, v) not in _ADDED[cls].items()}
     return {"type": name, **{k: _value(v, f"{where}.{k}") for k, v in kept.items()}}
@@ -245,7 +244,7 @@ def _construct(description: Any, where: str, optional: bool = True) -> Any:
 
 
 def _argument(value: Any, parameter: inspect.Parameter, where: str) -> Any:
-    """``value``, if its type is among those that ``parameter`` is annotated with (or that of its default)."""
+    """``value``; raises unless its type is in the annotation of ``parameter``, or that of its default."""
     if isinstance(value, dict):
         return _construct(value, where)
     hint = type(parameter.default) if parameter.annotation is parameter.empty else parameter.annotation

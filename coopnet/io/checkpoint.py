@@ -1,9 +1,9 @@
 """Fields in safetensors files.
 
-The weights are plain row-major matrices, named by their place in the field (``network.layers.0.weights``), in the
-precision they were held in. The header holds the architecture as JSON under ``coopnet``, the versions of the programs
-that wrote it under ``versions``, and the caller's own metadata under ``user``. Other tensors, such as the state of an
-optimizer, are called ``train.`` and a name.
+The weights are plain row-major matrices, named by their path in the field (``network.layers.0.weights``), in the
+precision of the field. The header holds the architecture as JSON under ``coopnet``, the versions of the programs that
+wrote the file under ``versions``, and the caller's own metadata under ``user``. The names of other tensors, such as the
+state of an optimizer, begin with ``train.``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .amounts import check_amounts
 from .architecture import check_format, construct, describe
 from .files import atomic_write, file_name, naming, regular, writable
 
-TRAIN = "train."  #: opens the names of tensors that are not parameters of the field
+TRAIN = "train."  #: prefix of names of tensors that are not parameters of the field
 
 _DTYPES = {
     "BOOL": np.bool_, "U8": np.uint8, "I8": np.int8, "U16": np.uint16, "I16": np.int16, "U32": np.uint32,
@@ -62,8 +62,8 @@ def save(
     Args:
         path: usually ``"name.safetensors"``.
         field: a built :class:`NeuralField`.
-        tensors: NumPy arrays to keep beside it (training state), which :func:`load` ignores and :func:`read` returns
-            under ``"train."`` and their name.
+        tensors: further NumPy arrays to store, such as training state. :func:`load` ignores them, and :func:`read`
+            returns them with ``"train."`` before their name.
         metadata: anything JSON can hold, by name.
 
     Raises:
@@ -85,8 +85,8 @@ def save(
     contents = dict(sorted(contents.items(), key=lambda item: (-item[1].itemsize, item[0])))
     opening = _opening(contents, header, path)
 
-    # Written here and not by the package, which writes to a temporary file of its own. If it is killed, that file stays
-    # behind under a name that no later writer knows.
+    # Not written by the package safetensors, which uses a temporary file of its own. If the process is killed, that
+    # file stays behind, and no later writer would remove it.
     def write(temporary: Path) -> None:
         with naming(path), open(temporary, "r+b") as file:
             file.write(opening)
@@ -97,8 +97,8 @@ def save(
 
 
 def prepare(path: Any, field: NeuralField, metadata: Mapping[str, Any] | None) -> dict[str, str]:
-    """The header that :func:`save` writes; raises what :func:`save` would, before there is anything to lose."""
-    _safetensors()  # what could not be read back is not written
+    """The header that :func:`save` writes. Raises errors of :func:`save` in advance, before a training, say."""
+    _safetensors()  # without the package, the file could not be read back
     directory = writable(path, "save").parent
     if not os.access(directory, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, "The directory is not writable", os.fspath(path))
@@ -135,7 +135,7 @@ def load(path: str | os.PathLike[str], backend: Any = "auto", precision: str = "
     try:
         field = construct(architecture)
         check_amounts(field, sum(value.size for value in tensors.values()))
-        # nothing is computed before pack(): initial values that are replaced first cost nothing
+        # initial values cost nothing: they are replaced before pack() evaluates anything
         field = field.allocate(dtype, precision)
     except (ValueError, TypeError, ArithmeticError, RuntimeError) as error:
         raise _bad("load", path, str(error)) from None
@@ -144,7 +144,7 @@ def load(path: str | os.PathLike[str], backend: Any = "auto", precision: str = "
         wrong = f"the file {what} {listed(sorted(names))}"
         _ensure(not names, "load", path, f"{wrong}; its tensors don't belong to its architecture.")
     for p in expected.values():
-        value = tensors.pop(p.name)  # let go of each array once it is on the device
+        value = tensors.pop(p.name)  # removed, so that its memory is freed once it is on the device
         valid = value.shape in (p.shape, (*p.shape, 1))  # a packed vector is a column
         _ensure(valid, "load", path, f"{p.name} has shape {value.shape}, but {p.shape} is needed.")
         known = value.dtype in NUMPY_TYPES.values()
@@ -162,9 +162,10 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
 
 
 def part_of(checkpoint: Checkpoint, name: str, described: Any, build: Callable[[NeuralField], NeuralField]) -> Any:
-    """The part ``name`` of a file that holds several: ``described`` itself, or the field that it describes, if any.
+    """The part ``name`` of a file with several parts: the field that ``described`` describes, or ``described`` itself.
 
-    The field's tensors begin with ``name``; ``build`` allocates it. Raises ``ValueError`` if they do not fit.
+    The names of the field's tensors begin with ``name``; ``build`` allocates it. Raises ``ValueError`` if they do not
+    fit.
     """
     if not isinstance(described, dict):
         return described
@@ -205,7 +206,7 @@ def _training_array(name: Any, value: Any) -> np.ndarray:
 
 
 def _opening(contents: Mapping[str, np.ndarray], metadata: dict[str, str], path: Any) -> bytes:
-    """What stands before the numbers in a safetensors file."""
+    """The bytes before the numbers in a safetensors file: length and header."""
     header: dict[str, Any] = {"__metadata__": metadata}
     end = 0
     for name, array in contents.items():
@@ -261,7 +262,7 @@ def _read(path: str | os.PathLike[str], where: str, training: bool) -> Checkpoin
                 _ensure(kind in _DTYPES, where, path, f"{name} has the type {kind}, which NumPy does not know.")
                 try:
                     tensors[name] = file.get_tensor(name)
-                except (ValueError, TypeError, OverflowError) as error:  # NumPy's, of the shape
+                except (ValueError, TypeError, OverflowError) as error:  # NumPy rejects the shape
                     raise _bad(where, path, f"{shown(name)} cannot be read: {error}.") from None
     except library.SafetensorError as error:
         raise _bad(where, path, f"no safetensors file, or a damaged or truncated one ({error}).") from None
@@ -269,7 +270,7 @@ def _read(path: str | os.PathLike[str], where: str, training: bool) -> Checkpoin
 
 
 def _header(header: Mapping[str, str], where: str, path: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Architecture and metadata of the caller from the header of a file."""
+    """The architecture, and the caller's metadata, from the header of a file."""
     foreign = "a safetensors file, but not one of coopnet: it describes no field."
     _ensure("coopnet" in header, where, path, foreign)
     try:

@@ -28,16 +28,16 @@ _KINDS = {
 
 
 def atomic_write(path: str | os.PathLike[str], write: Callable[[Path], Any]) -> None:
-    """Let ``write(temporary)`` make a file, then rename it to ``path`` in one step.
+    """Let ``write(temporary)`` write a temporary file, then rename it to ``path`` in one step.
 
     The temporary file is in the same directory, and has the suffix of ``path`` (by which image libraries choose a
-    format). It exists when ``write`` is called, which should fill it rather than replace it. It is on the disk before
-    it is renamed. A symbolic link stays one: the file it points to is replaced. Other hard links keep the previous
-    contents. The new file has the permissions of the old one, or those that ``open`` would give.
+    format). It exists when ``write`` is called, which should fill it rather than replace it. It is flushed to the disk
+    before it is renamed. A symbolic link stays one: the file to which it points is replaced. Other hard links keep the
+    previous contents. The new file has the permissions of the old one, or those that ``open`` would give.
 
     A process that is killed leaves its temporary file behind; the next writer of the same name removes it. Running
-    processes hold a lock (``flock``) on theirs, which every host that sees the lock can check. Without locks, nothing
-    is removed.
+    processes hold a lock (``flock``) on their temporary files, so that these are not removed. If a file system has no
+    locks, no temporary files are removed.
 
     Raises:
         TypeError, ValueError: ``path`` is not a possible name of a file, ``write`` is not a function, or ``path``
@@ -60,9 +60,9 @@ def atomic_write(path: str | os.PathLike[str], write: Callable[[Path], Any]) -> 
             with suppress(FileNotFoundError):
                 mode = stat.S_IMODE(target.stat().st_mode)
         write(temporary)
-        writable(target, where)  # what is there may be another since
+        writable(target, where)  # the target may have changed since
         with naming(path):
-            _flush(temporary, os.O_RDWR)  # opened anew, since write() may have put another file in its place
+            _flush(temporary, os.O_RDWR)  # opened again, since write() may have replaced the file
             os.chmod(temporary, mode)
             os.replace(temporary, target)
     except BaseException:  # Ctrl-C, too
@@ -72,13 +72,13 @@ def atomic_write(path: str | os.PathLike[str], write: Callable[[Path], Any]) -> 
     finally:
         if descriptor is not None:
             os.close(descriptor)
-    with suppress(OSError):  # not every system and file system can; the file itself is safe
+    with suppress(OSError):  # not all systems can flush a directory; the file itself is safe
         _flush(target.parent, os.O_RDONLY)
 
 
 @contextmanager
 def naming(path: Any) -> Iterator[None]:
-    """A ``with`` block in which errors of the system name ``path``, and not the temporary file."""
+    """A ``with`` block in which ``OSError`` names ``path``, not the temporary file."""
     try:
         yield
     except OSError as error:
@@ -86,18 +86,18 @@ def naming(path: Any) -> Iterator[None]:
 
 
 def writable(path: Any, where: str) -> Path:
-    """The file to which ``path`` leads, which does not exist or is a regular file; ``where`` opens error messages.
+    """The path of the file to write, with links resolved. It is a regular file or does not exist.
 
     Raises:
         TypeError, ValueError: ``path`` is not a possible name of a file, or exists and is neither file nor directory.
-        OSError: it is a directory, or a folder on the way is missing, inaccessible or in a loop of links.
+        OSError: it is a directory, or a directory of the path is missing, inaccessible or a loop of links.
     """
     text = file_name(path, where)
     try:
         regular(text, where)
     except FileNotFoundError:
         parent = os.path.dirname(os.path.realpath(text))
-        os.stat(os.path.join(parent, ""))  # says what is wrong with the directory
+        os.stat(os.path.join(parent, ""))  # raises if something is wrong with the directory
     return Path(os.path.realpath(text))
 
 
@@ -113,11 +113,9 @@ def regular(path: str, where: str) -> os.stat_result:
 
 
 def file_name(path: Any, where: str, name: str = "path") -> str:
-    """The argument ``path`` as a string; raises ``TypeError`` or ``ValueError`` unless it is a possible name of a
-    file.
-    """
+    """The argument ``path`` as a string; raises ``TypeError`` or ``ValueError`` unless it can be a file's name."""
     text: Any = None
-    with suppress(Exception):  # __fspath__ may be anybody's
+    with suppress(Exception):  # __fspath__ may raise anything
         text = os.fspath(path)
     ensure(isinstance(text, str), f"{where}: {name} is a {type(path).__name__}; a string or path is needed.", TypeError)
     text = str.__str__(text)  # a plain one
@@ -133,18 +131,21 @@ def file_name(path: Any, where: str, name: str = "path") -> str:
 
 def _affixes(target: Path) -> tuple[str, str]:
     """Prefix and suffix of the names of temporary files for ``target``."""
-    # a name may be 255 bytes long, and a character take four of them; a long suffix is not a format
+    # A name may have 255 bytes, and a character up to four of them. A long suffix does not name a format.
     suffix = target.suffix if len(os.fsencode(target.suffix)) <= 64 else ""
     return f".{target.stem[:32]}.", f".tmp{suffix}"
 
 
 def _create(path: Path) -> tuple[int | None, int]:
-    """Create an empty file, which is locked while the descriptor is open; also its permissions by the umask."""
+    """Create an empty file; returns its descriptor, which holds a lock while it is open, and its permissions.
+
+    On Windows, the descriptor is ``None``.
+    """
     while True:
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
         try:
             mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
-            if fcntl is None:  # Windows renames no open files
+            if fcntl is None:  # Windows cannot rename open files
                 os.close(descriptor)
                 return None, mode
             with suppress(OSError):  # not every file system has locks
@@ -165,12 +166,12 @@ def _remove_stale(target: Path) -> None:
     pattern = re.compile(f"{re.escape(start)}[0-9a-f]{{12}}{re.escape(end)}")
     with suppress(OSError), os.scandir(target.parent) as entries:
         for name in [entry.name for entry in entries if pattern.fullmatch(entry.name)]:
-            with suppress(OSError):  # somebody else's, or gone since
+            with suppress(OSError):  # another user's, locked, or already gone
                 _remove_unlocked(target.with_name(name))
 
 
 def _remove_unlocked(path: Path) -> None:
-    # for writing, which locks of network file systems need; without waiting, should it be a FIFO
+    # O_RDWR, since locks of network file systems need it; O_NONBLOCK, in case it is a FIFO
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -183,7 +184,7 @@ def _remove_unlocked(path: Path) -> None:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Is the open file the one called ``path``?"""
+    """Is the open file still the one at ``path``?"""
     try:
         return os.path.samestat(os.fstat(descriptor), os.lstat(path))
     except FileNotFoundError:

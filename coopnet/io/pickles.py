@@ -1,8 +1,8 @@
 """Pickles of fields and networks, with the same contents as checkpoints.
 
-Objects with parameters are pickled as their description and matrices, and built again where they are read. A packed
-layout is valid for one GPU only, and the reader may have only the other backend. Networks without parameters are
-pickled like other Python objects.
+Objects with parameters are pickled as a description and plain matrices, and built again when they are unpickled. The
+reason is that a packed layout is valid for one GPU only, and the reading process may have another backend. Networks
+without parameters are pickled like other Python objects.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TENSORS = {dr.VarType.Float16: "TensorXf16", dr.VarType.Float32: "TensorXf", dr
 
 
 def _reduced(self: Module, protocol: Any) -> Any:
-    """What ``pickle`` needs of an object: a function, and arguments from which it makes the object again."""
+    """The result of ``__reduce_ex__``: a function, and the arguments with which it makes the object again."""
     weights = list(parameters(self))
     built = isinstance(self, NeuralField) and self.precision is not None
     if not weights or (isinstance(self, NeuralField) and not built):
@@ -39,7 +39,7 @@ def _reduced(self: Module, protocol: Any) -> Any:
     if built:
         assert isinstance(self, NeuralField)
         return _field, (describe(self), values, backend, self.precision)
-    # tables are in single precision, whatever the network is allocated for
+    # the precision is that of matrices: tables may be in single precision in a half-precision network
     matrices = [p for p in weights if isinstance(p.owner, Linear)] or weights
     views = [p.value for p in weights if isinstance(p.value, drnn.MatrixView)]
     layout = next((v.layout for v in views if v.layout != "row_major"), "training") if views else None
