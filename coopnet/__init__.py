@@ -2,9 +2,9 @@
 
 =======================  ===========================================================
 :mod:`.cli`              the ``coopnet`` command
-:mod:`.command`          Ctrl-C while it is being imported
+:mod:`.command`          Ctrl-C while the command is being imported
 :mod:`.commands`         one command per file
-jobs, and other systems
+tasks, and other systems
 :mod:`.image`            images as fields
 :mod:`.mesh`             meshes as signed distances
 :mod:`.mitsuba`          fields in Mitsuba 3
@@ -17,8 +17,8 @@ fields
 :mod:`.field`            an encoding and a network as a function of coordinates
 :mod:`.call`             a call of a field: checks and conversions
 :mod:`.bounds`           the box of its coordinates
-:mod:`.derivatives`      derivatives by its input
-:mod:`.audit`            its errors in working precision
+:mod:`.derivatives`      derivatives with respect to its input
+:mod:`.audit`            its rounding errors, layer by layer
 :mod:`.uncertainty`      its uncertainty
 :mod:`.sparsification`   whether the uncertainty predicts errors
 networks
@@ -28,9 +28,9 @@ networks
 :mod:`.random`           keys, the generator, laws of dropout
 below
 :mod:`.backend`          LLVM and CUDA: finding them, and moving between them
-:mod:`.jit`              everything that relies on undocumented behaviour of Dr.Jit
+:mod:`.jit`              all code that relies on undocumented behaviour of Dr.Jit
 :mod:`.checks`           checks of arguments
-:mod:`.reference`        everything again, in plain NumPy
+:mod:`.reference`        reference implementations in NumPy
 :mod:`.version`          the version
 :mod:`.deprecation`      warnings for public names that will be removed
 :mod:`.__main__`         ``python -m coopnet``
@@ -41,7 +41,7 @@ import importlib
 
 from . import command
 
-command.importing()  # Python imports this file before any program of the command, and the imports below take long
+command.importing()  # before the imports below, which take long
 
 from . import backend
 

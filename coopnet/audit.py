@@ -23,7 +23,7 @@ from .random.key import Key
 
 # Layers of drjit.nn whose counterparts in the reference have other names.
 _ALIASES = {"SinEncode": "Sinusoidal", "TriEncode": "Triangular", "Cast": "Identity"}
-# Numbers of a layer that its counterpart reads from the arrays instead.
+# Attributes of a layer that its counterpart takes from the shapes of arrays instead.
 _SHAPES = {"in_features", "out_features", "channels"}
 
 
@@ -31,10 +31,10 @@ _SHAPES = {"in_features", "out_features", "channels"}
 class LayerAudit:
     """One layer of an :class:`Audit`.
 
-    Errors are relative, and count finite values only. ``max_error`` is the largest difference from the reference
-    divided by the largest value of the reference; ``rms_error`` is the same with root mean squares. Both accumulate
-    from the coordinates on. ``own_error`` is the rms error that this layer alone adds to its input. All three are
-    ``None`` for a layer without a counterpart in the reference, after which errors start again from zero.
+    Errors are relative, and are computed over finite values only. ``max_error`` is the largest difference from the
+    reference divided by the largest value of the reference; ``rms_error`` is the same with root mean squares. Both
+    accumulate from the coordinates on. ``own_error`` is the rms error that this layer alone adds to its input. All
+    three are ``None`` for a layer without a counterpart in the reference, after which errors start again from zero.
     ``non_finite`` counts infinities and NaN, ``overflows`` those for which the reference is finite. ``dead`` is the
     number of units, of ``features``, that are zero for all samples; ``None`` for layers other than ReLU.
     """
@@ -80,7 +80,7 @@ class Audit:
 
 
 def audit(encoding: Any, network: Any, parts: list, work: type, precision: str, key: Key | None) -> Audit:
-    """Run ``parts``, single-precision coordinates, through the layers in working and in double precision."""
+    """Evaluate the layers in working and in double precision; ``parts`` are single-precision coordinates."""
     single = type(parts[0])
     samples = max(dr.width(v) for v in parts)
     if key is not None and key.index is None:
@@ -97,7 +97,7 @@ def audit(encoding: Any, network: Any, parts: list, work: type, precision: str, 
 
 
 class _Run:
-    """The two evaluations side by side."""
+    """Evaluates layers in working and in double precision, side by side, and collects :attr:`rows`."""
 
     def __init__(self, samples: int, key: Key | None, parts: list):
         self.samples, self.key = samples, key
@@ -106,7 +106,7 @@ class _Run:
         self.rows: list[LayerAudit] = []
 
     def layers(self, name: str, layers: list) -> None:
-        """Evaluate layers one after the other, those inside containers, too."""
+        """Evaluate layers one after the other, including those inside containers."""
         for i, layer in enumerate(flatten(layers)):
             if isinstance(layer, Parallel):
                 self.fork(f"{name}.{i}", layer)
@@ -127,7 +127,7 @@ class _Run:
         self.row(name, _short(layer), merged, join(exact), join(here))
 
     def layer(self, name: str, layer: Any, evaluate: Any) -> None:
-        """Evaluate a layer and its counterpart, the latter also on the layer's own input."""
+        """Evaluate a layer and its counterpart, the latter on its own input and on that of the layer."""
         values = list(evaluate(self.values))
         dr.eval(values)
         exact, here = (_twin(layer, x, self.key, self.samples) for x in (self.exact, self.exact_here))
@@ -135,7 +135,10 @@ class _Run:
         self.row(name, _short(layer), values, exact, here, relu)
 
     def row(self, name: str, layer: str, values: list, exact: Any, here: Any, relu: bool = False) -> None:
-        """Note a layer's output ``values`` against the reference's, from exact and from equal inputs."""
+        """Add a row that compares a layer's output ``values`` with those of the reference.
+
+        ``exact`` is the reference's output for exact inputs, ``here`` that for the layer's own inputs.
+        """
         output = self._numpy(values)
         bad = ~np.isfinite(output)
         largest = rms = rounding = None
@@ -155,15 +158,15 @@ class _Run:
 
 
 def _twin(layer: Any, x: np.ndarray, key: Key | None, samples: int) -> np.ndarray | None:
-    """The reference's output for ``x``, or ``None`` if it does not know the layer.
+    """The output for ``x`` of the layer's counterpart in the reference, or ``None`` if there is none.
 
-    The counterpart is the entry of ``reference.OPS`` for the name of the layer's type. Its parameters beside ``x`` are
+    The counterpart is the entry of ``reference.OPS`` for the name of the layer's type. Besides ``x``, its arguments are
     the layer's attributes of the same names, and those of :func:`_extra_arguments`.
     """
     name = type(layer).__name__
     twin = reference.OPS.get(_ALIASES.get(name, name))
     if twin is None or type(layer).__module__.split(".")[0] not in ("coopnet", "drjit"):
-        return None  # also other people's layers of the same name
+        return None  # or a user's layer of the same name
     with np.errstate(all="ignore"):
         if isinstance(layer, Composite):
             ys = [_twin(encoding, x[begin : begin + n], key, samples) for encoding, begin, n in layer.parts(len(x))]
@@ -184,14 +187,14 @@ def _twin(layer: Any, x: np.ndarray, key: Key | None, samples: int) -> np.ndarra
 
 
 def _extra_arguments(layer: Any, key: Key | None, samples: int) -> dict[str, Any]:
-    """Arguments of a layer's counterpart that are not its attributes: arrays, computed values, and those of the key."""
+    """Arguments of a layer's counterpart that are not attributes of the layer: arrays, computed values, the key."""
     if isinstance(layer, drnn.Linear):
         values = {p.name: p.numpy("audit") for p in parameters(layer)}
         return {"W": values["weights"], "b": values.get("bias")}
     if isinstance(layer, Dropout):
         p = layer.p
         if isinstance(p, dr.ArrayBase):
-            # kernels cannot raise an error, so they clip the value to the largest that still keeps something
+            # as in kernels, which cannot raise an error: clip to the largest value that still keeps elements
             largest = 1 - 2.0 ** -(24 if isinstance(layer, GaussianDropout) else layer.bits)
             p = min(max(float(dr.detach(p)[0]), 0.0), largest)
         if key is None:
@@ -214,7 +217,7 @@ def _extra_arguments(layer: Any, key: Key | None, samples: int) -> dict[str, Any
 
 
 def _arguments(layer: Any, twin: Any, held: dict[str, Any]) -> dict[str, Any] | None:
-    """The counterpart's arguments beside the input, or ``None`` if the layer does not have all of them."""
+    """The counterpart's arguments besides the input, or ``None`` if the layer does not have all of them."""
     arguments = dict(held)
     _, *rest = inspect.signature(twin).parameters.values()
     for parameter in rest:
@@ -227,7 +230,7 @@ def _arguments(layer: Any, twin: Any, held: dict[str, Any]) -> dict[str, Any] | 
     if held:
         return arguments
     for name in getattr(type(layer), "DRJIT_STRUCT", None) or ():
-        # a number of the layer that the counterpart does not take: it is another function
+        # The counterpart does not take this number of the layer, so it is another function.
         if isinstance(getattr(layer, name, None), (int, float)) and name not in arguments and name not in _SHAPES:
             return None
     return arguments

@@ -1,4 +1,4 @@
-"""The box that the coordinates of a field lie in, and its map to the unit cube."""
+"""The box in which the coordinates of a field lie, and its map to the unit cube."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .checks import check, ensure, entries, is_number
 Side: TypeAlias = "float | tuple[float, ...]"
 Bounds: TypeAlias = "tuple[Side, Side]"
 
-#: Smallest and largest extent of a box: single precision holds it and its reciprocal, and coordinates far outside.
+#: Smallest and largest extent of a box. Single precision holds them, their reciprocals, and coordinates far outside.
 EXTENTS = 1e-30, 1e30
 _NEEDED = "a pair (low, high) of finite numbers, or of one for each coordinate,"
 
 
 def checked(where: str, bounds: Any) -> Bounds | None:
-    """``bounds`` in floats and tuples of them; raises ``TypeError`` or ``ValueError`` unless they are a box."""
+    """``bounds`` as floats, or tuples of them; raises ``TypeError`` or ``ValueError`` unless they are a box."""
     if bounds is None:
         return None
     listed = isinstance(bounds, (Sequence, np.ndarray)) and not isinstance(bounds, (str, bytes))
@@ -40,7 +40,7 @@ def checked(where: str, bounds: Any) -> Bounds | None:
 
 
 def check_count(where: str, bounds: Bounds | None, coordinates: int) -> None:
-    """Raise ``ValueError`` unless ``bounds`` are for so many ``coordinates``."""
+    """Raise ``ValueError`` unless ``bounds`` fit this number of ``coordinates``."""
     for side in bounds or ():
         given = len(side) if isinstance(side, tuple) else coordinates
         takes = f"the field takes {coordinates}; give one number for each, or one for all"
@@ -48,7 +48,7 @@ def check_count(where: str, bounds: Bounds | None, coordinates: int) -> None:
 
 
 def unit_map(bounds: Bounds, coordinates: int) -> list[tuple[float, float]]:
-    """``(low, scale)`` of every coordinate, numbers of single precision: it becomes ``(x - low) * scale``."""
+    """``(low, scale)`` of every coordinate, in single precision. It is mapped to ``(x - low) * scale``."""
     return [(a, float(np.float32(1 / (b - a)))) for a, b in _pairs(bounds, coordinates)]
 
 
@@ -56,13 +56,15 @@ def to_unit(parts: list, bounds: Bounds | None) -> list:
     """Coordinates in single precision, mapped to the unit cube."""
     if bounds is None:
         return parts
-    # the difference first: a product would lose the digits of coordinates far from the origin
+    # Subtract first: otherwise, coordinates far from the origin would lose digits.
     return [(v - low) * scale for v, (low, scale) in zip(parts, unit_map(bounds, len(parts)), strict=True)]
 
 
 def slopes(vectors: list[list], bounds: Bounds | None) -> list[list]:
-    """Derivatives with respect to the given coordinates, from those with respect to mapped ones: all of ``vectors[i]``,
-    which belong to coordinate ``i``, times its scale."""
+    """Derivatives with respect to original coordinates, from those with respect to mapped ones.
+
+    All of ``vectors[i]``, which belong to coordinate ``i``, are multiplied by its scale.
+    """
     if bounds is None:
         return vectors
     scales = [scale for _, scale in unit_map(bounds, len(vectors))]
@@ -70,7 +72,7 @@ def slopes(vectors: list[list], bounds: Bounds | None) -> list[list]:
 
 
 def corners(bounds: Bounds | None, coordinates: int) -> tuple[np.ndarray, np.ndarray]:
-    """Least and largest of every coordinate of the box, or the unit cube."""
+    """The smallest and the largest coordinates of the box, or of the unit cube for ``None``."""
     low, high = zip(*_pairs(bounds or (0.0, 1.0), coordinates), strict=True)
     return np.array(low), np.array(high)
 
@@ -88,7 +90,7 @@ def _side(where: str, name: str, side: Any) -> Side:
         number = _number(side)
         check(number is not None, where, named, side, needed)
         return number  # type: ignore[return-value]
-    # a variable of Dr.Jit's may not have a value yet
+    # JIT arrays are refused, since they may have no value yet
     listed = isinstance(side, (Sequence, np.ndarray, dr.ArrayBase)) and not isinstance(side, (str, bytes))
     readable = listed and not (isinstance(side, dr.ArrayBase) and dr.is_jit_v(side))
     check(readable, where, named, side, needed, TypeError)
@@ -98,7 +100,7 @@ def _side(where: str, name: str, side: Any) -> Side:
 
 
 def _number(value: Any) -> float | None:
-    """``value`` as a float, NumPy's included, if it is a number that single precision can hold."""
+    """``value`` as a float if it is a number, also of NumPy, that single precision can hold; otherwise ``None``."""
     if isinstance(value, np.generic):
         value = value.item()
     return float(value) if is_number(value) and abs(value) <= 3e38 else None

@@ -23,8 +23,10 @@ _notes: ContextVar[list[tuple[Any, list, Any]] | None] = ContextVar("notes", def
 
 @contextmanager
 def noting() -> Iterator[list[tuple[Any, list, Any]]]:
-    """A block that records calls of fields outside symbolic loops and calls, where values can be read: the field, the
-    components of its coordinates, and the mask of active lanes or ``None``."""
+    """A block that records calls of fields outside symbolic loops and calls, where values can be read.
+
+    It yields a list of tuples: the field, the components of its coordinates, and the mask of active lanes or ``None``.
+    """
     notes: list[tuple[Any, list, Any]] = []
     token = _notes.set(notes)
     try:
@@ -34,7 +36,7 @@ def noting() -> Iterator[list[tuple[Any, list, Any]]]:
 
 
 def note(field: Any, parts: list, active: Any) -> None:
-    """Add a call to the list of :func:`noting`."""
+    """Add a call to the list of :func:`noting`, if there is one."""
     notes = _notes.get()
     if notes is not None and not symbolic():
         notes.append((field, parts, active))
@@ -43,7 +45,7 @@ def note(field: Any, parts: list, active: Any) -> None:
 class Call:
     """The checked arguments of one call: ``kind`` and scalar type ``leaf`` of the coordinates, and a traced ``key``.
 
-    ``directions`` are those of derivatives, of the same kind as the coordinates. Raises what
+    ``directions`` are those of derivatives, of the same kind as the coordinates. Raises the errors that
     :meth:`NeuralField.__call__` and :meth:`NeuralField.jvp` document; ``where`` opens the messages.
     """
 
@@ -76,12 +78,10 @@ class Call:
         ensure(one_size, f"{where}: p and v have different numbers of samples; they must have one, or 1.")
 
     def enter(self, *vectors: Any) -> list[list]:
-        """The components of ``vectors``, which are of the kind of the coordinates, as inputs of the network: in single
-        precision, and zeros in inactive lanes.
-        """
+        """The components of ``vectors``, coordinates or directions, in single precision and with 0 in masked lanes."""
         parts = [kinds.rows(v, self.kind) for v in vectors]
         if symbolic():
-            # In a loop, Dr.Jit 1.5 loses the gradient of variables from outside that are packed as they are.
+            # In a loop, Dr.Jit 1.5 loses the gradient of outer variables that are packed without an operation before.
             parts = [[v * 1 for v in vector] for vector in parts]
         parts = [list(map(self.single, vector)) for vector in parts]
         if self.active is not None:
@@ -115,10 +115,10 @@ class Call:
 
 
 def result_type(output: str, leaf: type) -> type:
-    """Type of the outputs of a field with that ``output``, on the backend of ``leaf``."""
+    """Type of a field's outputs, by its argument ``output``, on the backend of ``leaf``."""
     return dr.float16_array_t(leaf) if output == "float16" else dr.float32_array_t(leaf)
 
 
 def converted(y: Sequence[Any], result: type) -> list:
-    """The components of a network's output ``y`` in the type ``result`` that a field returns."""
+    """The components of a network's output ``y``, converted to the type ``result``."""
     return widened(list(y), result) if result is dr.float32_array_t(result) else [result(v) for v in y]

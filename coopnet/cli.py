@@ -1,4 +1,4 @@
-"""The ``coopnet`` command: look at the machine, learn and draw images and surfaces, measure, convert, export.
+"""The ``coopnet`` command: info on the machine, training and rendering of fields, benchmarks, conversion, export.
 
 Errors are one line on standard error that begins with ``coopnet: error:``. Exit codes: 0 done, 1 failed, 2 wrong
 usage, 130 interrupted.
@@ -60,17 +60,17 @@ def main(arguments: list[str] | None = None) -> int:
     code = _run(arguments)
     try:
         if sys.stdout is not None:
-            sys.stdout.flush()  # a full disk or a closed pipe shows only now
+            sys.stdout.flush()  # raises here if the disk is full or the pipe closed
         return code
     except OSError as error:
-        with suppress(OSError, ValueError):  # the interpreter flushes once more at its exit
+        with suppress(OSError, ValueError):  # the interpreter flushes again when it exits
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         silent = code != DONE or isinstance(error, BrokenPipeError)  # an error has been printed already
         return code or FAILED if silent else complain(text(error), FAILED)
 
 
 def _run(arguments: list[str] | None) -> int:
-    with suppress(AttributeError, ValueError):  # a pipe that cannot show × should not stop us
+    with suppress(AttributeError, ValueError):  # no error if the output's encoding lacks a character, such as ×
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
@@ -86,7 +86,7 @@ def _run(arguments: list[str] | None) -> int:
     except BrokenPipeError:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the interpreter's own flush at exit
         return FAILED
-    except RuntimeError as error:  # Dr.Jit's only kind
+    except RuntimeError as error:  # the only type of errors that Dr.Jit raises
         return complain(SAID, INTERRUPTED) if caused_by_interrupt(error) else complain(text(error), FAILED)
     except (OSError, ImportError, MemoryError, ValueError, TypeError) as error:
         return complain(text(error), FAILED)

@@ -1,4 +1,4 @@
-"""Ctrl-C while the command line is still being imported, which takes a second."""
+"""Handles Ctrl-C while the command line is being imported, which takes a second."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def is_running() -> bool:
 
 
 def _end(number: int, frame: Any) -> None:
-    # no exception: one inside the import of another package may become something else
+    # Do not raise: a package that is being imported may catch the exception, or raise another one.
     os.write(2, b"coopnet: error: interrupted.\n")
     os._exit(130)
 

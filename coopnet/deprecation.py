@@ -1,4 +1,4 @@
-"""Removing public names: they warn for at least two minor versions, and say what to use instead.
+"""Deprecation of public names: they warn for at least two minor versions, and say what to use instead.
 
 The rule is in ``CONTRIBUTING.md``. ``tests/test_deprecation.py`` finds every such warning in the code, and fails when
 the version is reached in which the name should have been removed.

@@ -1,9 +1,9 @@
 r"""Derivatives of fields with respect to their input, which can be differentiated again.
 
 Tangents are computed layer by layer together with the value (forward mode), in the kernel that evaluates the field.
-Each costs as much as an evaluation, so the Jacobian for ``n`` coordinates costs ``1 + n`` evaluations. To Dr.Jit it is
-ordinary arithmetic: ``dr.backward`` differentiates it with respect to weights and coordinates, for losses on gradients
-and curvature (Gropp et al. 2020, *Implicit Geometric Regularization*).
+A tangent costs as much as an evaluation, so the Jacobian for ``n`` coordinates costs ``1 + n`` evaluations. To Dr.Jit,
+tangents are ordinary arithmetic: ``dr.backward`` differentiates them with respect to weights and coordinates, for
+losses on gradients and curvature (Gropp et al. 2020, *Implicit Geometric Regularization*).
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ def pushforward(
     ``parts`` are the checked coordinates of a field, and ``tangents`` a list of directions, which may be empty.
 
     In half precision, tangents are scaled before the network, to a largest component in [1, 2), and scaled back after
-    it. Slopes of encodings can exceed the range of half precision, and tangents are linear, so scaling changes nothing
-    else.
+    it, because derivatives of encodings can exceed the range of half precision. Tangents are linear, so this changes
+    nothing else.
     """
     features, dfeatures = encoded(encoding, parts, tangents, key)
     return _through(network, features, dfeatures, work, key)
 
 
 def _through(network: Any, features: list, tangents: list[list], work: type, key: Key | None) -> tuple[Any, list[list]]:
-    """The part of :func:`pushforward` behind the encoding."""
+    """The part of :func:`pushforward` after the encoding."""
     scales = [_scale(t) for t in tangents] if dr.is_half_v(work) else []
     if scales:
         tangents = [[v * scale for v in t] for t, (scale, _) in zip(tangents, scales, strict=True)]
@@ -55,8 +55,8 @@ def jacobian(
 ) -> tuple[Any, list[list]]:
     """The value and its derivatives with respect to every coordinate.
 
-    Networks with one output use reverse mode, which is faster. Its result cannot be differentiated again, so
-    ``attached`` fields use :func:`pushforward`.
+    Networks with one output may use reverse mode, which is faster. Its result cannot be differentiated again, so it is
+    not used with ``attached``: parameters or coordinates have gradients enabled.
     """
     features, dfeatures = encoded(encoding, parts, _unit_tangents(parts), key)
     chain = segments([network])
@@ -110,11 +110,11 @@ def numerical_gradient(field: Any, p: Any, eps: Any, key: Key | None = None) -> 
     .. math::
         g_i = \frac{f(p + \epsilon e_i) - f(p - \epsilon e_i)}{2 \epsilon}
 
-    Costs two evaluations per coordinate. In hash grids, a loss on it trains all cells within ``eps`` of a point, while
-    one on :meth:`NeuralField.value_and_grad` trains only the cell of the point. Begin training with an ``eps`` of the
-    size of coarse cells and shrink it to that of fine ones, and details appear gradually (Li et al. 2023,
-    *Neuralangelo*, section 3.2). The error is about :math:`\epsilon^2 |f'''| / 6`, plus the rounding of ``f`` divided
-    by ``eps``, about :math:`10^{-3} |f| / \epsilon` with networks in half precision.
+    This costs two evaluations per coordinate. In hash grids, a loss on this gradient trains all cells within ``eps`` of
+    a point, while a loss on :meth:`NeuralField.value_and_grad` trains only the cell of the point. Begin training with
+    an ``eps`` of the size of coarse cells and shrink it to that of fine ones, so that details appear gradually (Li et
+    al. 2023, *Neuralangelo*, section 3.2). The error is about :math:`\epsilon^2 |f'''| / 6`, plus the rounding of ``f``
+    divided by ``eps``, about :math:`10^{-3} |f| / \epsilon` with networks in half precision.
 
     Args:
         field: a :class:`NeuralField`, or a function ``field(p)`` (``field(p, key)`` if there is a key).

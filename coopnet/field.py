@@ -1,4 +1,4 @@
-"""Neural fields: an encoding, a network, and the conversions between a program and its network."""
+"""Neural fields: an encoding, a network, and conversions of inputs and outputs."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ class NeuralField(Module):
 
     Coordinates and the encoding are single precision. The network runs in half precision on CUDA and in single
     precision on LLVM. Outputs are single precision again, and so are derivatives with respect to coordinates.
-    Gradients pass through the casts between. ``docs/precision.md`` has the rules and measured errors, and :meth:`audit`
-    measures those of a given field. Parameters of both parts are one mapping, with ``"encoding.data"`` for a hash grid
-    and ``"network.weights"`` for the packed matrices, so that one optimizer trains both.
+    Gradients pass through the casts in between. ``docs/precision.md`` has the rules and measured errors, and
+    :meth:`audit` measures the errors of a given field. The field is one mapping of all parameters, with
+    ``"encoding.data"`` for a hash grid and ``"network.weights"`` for the packed matrices, so one optimizer trains both.
 
     Args:
         encoding: an :class:`Encoding`, another ``drjit.nn`` module, or ``None``.
         network: an :class:`MLP`, a :class:`Sequential` or another module.
         output: ``"float32"``, or ``"float16"`` to leave a half-precision network's output as it is.
-        in_features: number of coordinates; -1 takes it from the encoding or the network, which is possible unless the
-            encoding is one of ``drjit.nn``'s.
+        in_features: number of coordinates; -1 takes it from the encoding or the network. That is not possible if the
+            encoding is one of ``drjit.nn``.
         bounds: the box ``(low, high)`` of the coordinates, each a number or one for every coordinate. The field
             maps it to the unit cube, which grids and bins need, before the encoding:
             :math:`(p - \mathrm{low}) / (\mathrm{high} - \mathrm{low})`. Derivatives are those with respect to ``p``.
@@ -130,7 +130,7 @@ class NeuralField(Module):
         return self
 
     def _to(self, mover: Any) -> Any:
-        """This field on the backend that ``mover`` moves to, in the precision it asks for; see :func:`coopnet.to`."""
+        """This field on the backend and in the precision of ``mover``; see :func:`coopnet.to`."""
         weights = list(parameters(self))
         if self.precision is None or not weights:
             return self
@@ -146,8 +146,7 @@ class NeuralField(Module):
         return field.pack()
 
     def _input_size(self) -> int:
-        """Number of coordinates: that of the field or its encoding, or the number for which the encoding gives as many
-        features as the first layer of the network takes."""
+        """Number of coordinates, as the field or its encoding states it, or computed from the network's input width."""
         stated = self.in_features if self.in_features > 0 else getattr(self.encoding, "in_features", -1)
         if stated > 0:
             return stated
@@ -175,9 +174,9 @@ class NeuralField(Module):
         Args:
             p: coordinates: a nested array (``Array2f``), a list or tuple of arrays, a ``CoopVec``, or a tensor
                 ``(in_features, samples)``.
-            key: turns the network's dropouts on and says which masks they draw.
+            key: enables the network's dropouts, and determines their masks.
             active: a Dr.Jit mask, one entry or one per sample, or a bool. Samples where it is false are evaluated at
-                zero instead of their coordinates, return zeros, and contribute exactly nothing to any gradient.
+                zero instead of their coordinates, return zeros, and add nothing to gradients.
 
         Returns:
             A nested ``ArrayXf`` for nested arrays and lists; a ``CoopVec`` or tensor if ``p`` is one.
@@ -197,11 +196,11 @@ class NeuralField(Module):
     def value_and_grad(self, p: Any, key: Key | None = None, active: Any = True) -> tuple[Any, Any]:
         r"""Value and gradient :math:`\nabla f(p)` of a field with one output.
 
-        Costs up to ``1 + in_features`` calls, in one kernel. The gradient can be differentiated again: ``dr.backward``
-        of a loss on it gives second derivatives with respect to parameters and coordinates. If neither has gradients
-        enabled, it may be computed backwards, which is faster and equally precise (``docs/derivatives.md``). ReLU has
-        no second derivatives; triangle waves and hash grids have only mixed ones within a cell. For losses on curvature
-        use :class:`Softplus`, :class:`Sine` or :class:`Tanh` (``docs/derivatives.md`` has the Laplacian), and
+        This costs up to ``1 + in_features`` calls, in one kernel. The gradient can be differentiated again:
+        ``dr.backward`` of a loss on it gives second derivatives with respect to parameters and coordinates. If neither
+        has gradients enabled, reverse mode may be used, which is faster and equally precise (``docs/derivatives.md``).
+        ReLU has no second derivatives; triangle waves and hash grids have only mixed ones within a cell. For losses on
+        curvature use :class:`Softplus`, :class:`Sine` or :class:`Tanh` (``docs/derivatives.md`` has the Laplacian), and
         for smoother gradients on grids :func:`numerical_gradient`.
 
         Args:
@@ -229,8 +228,8 @@ class NeuralField(Module):
             p, key, active: as in a call.
 
         Returns:
-            A list with the gradient of every output, each in the container of ``p``: ``jacobian(p)[i][j]``. It can be
-            differentiated again, and costs the same as :meth:`value_and_grad`, whose remarks hold here, too.
+            A list with the gradient of every output, each in the container of ``p``: ``jacobian(p)[i][j]``. Cost and
+            second derivatives are as in :meth:`value_and_grad`.
 
         Raises:
             ValueError, TypeError: as a call; also for a layer without a rule for derivatives.
@@ -266,8 +265,10 @@ class NeuralField(Module):
         return y, [like([column[i] for column in columns], p, call.kind) for i in range(len(columns[0]))]
 
     def _enter(self, p: Any, key: Any, active: Any, where: str, *directions: Any) -> tuple[Call, list, list[list]]:
-        """The arguments of a call, which are checked here and nowhere else; coordinates for the encoding; and the
-        components of ``directions``."""
+        """The checked arguments of a call, the coordinates for the encoding, and the components of ``directions``.
+
+        Arguments are checked here only.
+        """
         self._check_built(where)
         call = Call(p, self.in_features, key, active, where, *directions)
         x, *components = call.enter(p, *directions)
@@ -279,7 +280,7 @@ class NeuralField(Module):
             raise ValueError(f"{where}: the field is not built yet; call field = field.build().")
 
     def _work(self, leaf: type) -> type:
-        """Type that the network runs in, on the backend of ``leaf``."""
+        """Type in which the network computes, on the backend of ``leaf``."""
         return dr.float16_array_t(leaf) if self.precision == "half" else dr.float32_array_t(leaf)
 
     def explain(self, batch: int, frozen: bool = True) -> Explanation:
@@ -313,7 +314,7 @@ class NeuralField(Module):
 
         Raises:
             ValueError, TypeError: as a call.
-            RuntimeError: inside a symbolic loop or a function being frozen, where nothing can be read.
+            RuntimeError: inside a symbolic loop or a function being frozen, where values cannot be read.
 
         >>> print(field.audit(p))
         """

@@ -1,4 +1,4 @@
-"""Does an uncertainty know where the errors are? Sparsification curves and their areas."""
+"""Sparsification curves and their areas: does an uncertainty predict where errors are large?"""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ NORMS = ("mean", "rms")
 class Sparsification:
     """The result of :func:`sparsification` for ``n`` samples.
 
-    ``removed`` is the fraction of samples that were removed, 0, 1/n, ..., (n - 1)/n; ``remaining`` the error of those
-    that remain, over the error of all, when the most uncertain ones go first; ``oracle`` the same when those of the
-    largest error go first, which no order can beat. All are NumPy arrays of ``n`` doubles. ``ause`` is the mean of
-    ``remaining - oracle``, and ``random`` the mean of ``1 - oracle``: the ``ause`` of a random order.
+    ``removed`` is the fraction of samples that were removed, 0, 1/n, ..., (n - 1)/n. ``remaining`` is the error of the
+    other samples divided by that of all, if the most uncertain ones are removed first. ``oracle`` is the same if those
+    of the largest error are removed first, which is the best possible order. All are NumPy arrays of ``n`` doubles.
+    ``ause`` is the mean of ``remaining - oracle``, and ``random`` the mean of ``1 - oracle``: the ``ause`` of a random
+    order.
     """
 
     removed: np.ndarray
@@ -38,8 +39,8 @@ class Sparsification:
 def sparsification(error: Any, uncertainty: Any, *, norm: str = "mean") -> Sparsification:
     r"""Sparsification curve and its area AUSE (Ilg et al. 2018): does ``uncertainty`` predict ``error``?
 
-    Let :math:`e_0, \dots, e_{n-1}` be the errors of the samples in order of falling uncertainty, and :math:`q = 1` for
-    the norm ``"mean"`` or 2 for ``"rms"``. After the first :math:`k` were removed, the relative error of the rest is
+    Let :math:`e_0, \dots, e_{n-1}` be the errors of the samples in order of decreasing uncertainty, and :math:`q = 1`
+    for the norm ``"mean"`` or 2 for ``"rms"``. After the first :math:`k` are removed, the relative error of the rest is
 
     .. math::
         s_k = \Big(\frac{1}{n-k} \sum_{i \ge k} e_i^q\Big)^{1/q} \Big/ \Big(\frac1n \sum_i e_i^q\Big)^{1/q}, \qquad
@@ -47,10 +48,10 @@ def sparsification(error: Any, uncertainty: Any, *, norm: str = "mean") -> Spars
 
     where :math:`o_k` is :math:`s_k` with the true errors in place of the uncertainty. Samples of equal uncertainty
     have no order: each :math:`e^q` is replaced by their mean, the expectation over all orders. So a constant
-    uncertainty has the curve of a random order, :math:`s_k = 1`; an AUSE above ``random`` is worse than that. How large
-    it can be depends on the errors, so look at ``ause / random``: 0 for the oracle, 1 for a random order.
+    uncertainty has the curve of a random order, :math:`s_k = 1`; an AUSE above ``random`` is worse than that. The range
+    of the AUSE depends on the errors, so look at ``ause / random``: 0 for the oracle, 1 for a random order.
 
-    Only the order of the uncertainties counts, not their size (for which see ``docs/uncertainty.md``).
+    Only the order of the uncertainties matters, not their size (for which see ``docs/uncertainty.md``).
 
     Args:
         error: error of each sample, of at least 0 and not 0 everywhere; a NumPy or Dr.Jit array of any shape.
@@ -89,17 +90,17 @@ def sparsification(error: Any, uncertainty: Any, *, norm: str = "mean") -> Spars
 
 
 def _curve(values: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Mean of the rest of ``values`` when those of the largest ``order`` are removed, over the mean of all."""
+    """Mean of the remaining ``values``, divided by that of all, if those with the largest ``order`` are removed."""
     _, group, sizes = np.unique(order, return_inverse=True, return_counts=True)
     means = np.bincount(group.ravel(), values) / sizes
-    # cumulated from the value that is removed last: sums of few small numbers are not differences of large ones
+    # Add up from the value that is removed last, so that small sums are not differences of large numbers.
     kept = np.cumsum(np.repeat(means, sizes)) / np.arange(1, len(values) + 1)
     return kept[::-1] / kept[-1]
 
 
 def numbers(where: str, name: str, value: Any) -> np.ndarray:
-    """An array of finite numbers as NumPy's doubles, or an error."""
-    masked = isinstance(value, np.ma.MaskedArray)  # masked numbers would count
+    """``value`` as a NumPy array of doubles; raises unless it is an array of finite numbers."""
+    masked = isinstance(value, np.ma.MaskedArray)  # masked entries would be used
     if masked or not isinstance(value, (np.ndarray, dr.ArrayBase)):
         raise TypeError(f"{where}: {name} is {shown_typed(value)}; a NumPy or Dr.Jit array is needed.")
     if isinstance(value, dr.ArrayBase):
