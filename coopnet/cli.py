@@ -95,7 +95,7 @@ def _run(arguments: list[str] | None) -> int:
             raise
         return complain(
             error.format_message().replace(": Value error, ", ": "), USAGE
-        )  # typer's: what the arguments are, or should be
+        )  # an error of typer's about the arguments
 
 
 if __name__ == "__main__":

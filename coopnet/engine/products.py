@@ -163,7 +163,7 @@ def blas(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
     """``a.T @ b`` for each pair of single-precision ``a`` of shape ``(samples, m)`` and ``b`` of ``(samples, n)``.
 
     Sums are in double precision. Each of Dr.Jit's threads takes slices of the samples and calls BLAS with one thread.
-    BLAS's own threads spin while they wait, as do Dr.Jit's, and would slow each other down several times.
+    BLAS's own threads spin while they wait, as do Dr.Jit's, and both would become several times slower.
     """
     if len(pairs) > 1 and dr.thread_count() * sum(8 * a.shape[1] * b.shape[1] for a, b in pairs) > limits.SLICES_BYTES:
         return [product for pair in pairs for product in blas([pair])]

@@ -24,7 +24,7 @@ def check_amounts(field: NeuralField, stored: int) -> None:
 
     Args:
         field: a field that is not built; nothing is allocated or computed here.
-        stored: number of numbers that the file has for the field's parameters.
+        stored: how many numbers the file has for the field's parameters.
     """
     n = field.in_features
     ensure(n > 0, f"in_features is {n}, but every file states the number of coordinates.")

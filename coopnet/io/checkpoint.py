@@ -97,7 +97,7 @@ def save(
 
 
 def prepare(path: Any, field: NeuralField, metadata: Mapping[str, Any] | None) -> dict[str, str]:
-    """The header that :func:`save` writes. Raises errors of :func:`save` in advance, before a training, say."""
+    """The header that :func:`save` writes. Call it before a long training to find errors of :func:`save` early."""
     _safetensors()  # without the package, the file could not be read back
     directory = writable(path, "save").parent
     if not os.access(directory, os.W_OK | os.X_OK):

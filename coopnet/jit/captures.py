@@ -1,7 +1,7 @@
 """Arrays that functions refer to but do not get as arguments.
 
-Relies on what ``state_fn`` of ``dr.freeze`` returns being an input of the recording, and on numbers in a tuple being
-part of its key. Checked with Dr.Jit 1.5.0.
+Relies on results of ``state_fn`` of ``dr.freeze`` being inputs of the recording, and on numbers in a tuple being part
+of its key. Checked with Dr.Jit 1.5.0.
 """
 
 from __future__ import annotations

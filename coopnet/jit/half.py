@@ -1,9 +1,9 @@
 """Half precision on CPUs that cannot compute in it.
 
 LLVM removes casts from half to single precision if it can. So the maximum of two such numbers becomes a maximum in
-half, for which a CPU without AVX512-FP16 has no instruction. LLVM then calls a library function, which Dr.Jit's kernels
-cannot do, and the process ends. This concerns reductions (``dr.max`` and ``dr.min`` over components), but not
-``dr.maximum`` and ``dr.minimum``, which consist of comparisons.
+half, for which a CPU without AVX512-FP16 has no instruction. LLVM then inserts a call of a library function. Dr.Jit's
+kernels cannot call any, so the process ends. This concerns reductions (``dr.max`` and ``dr.min`` over components), but
+not ``dr.maximum`` and ``dr.minimum``, which consist of comparisons.
 
 Relies on LLVM not knowing the condition of :func:`widened`. Checked with Dr.Jit 1.5.0, LLVM 19.1.
 """

@@ -194,7 +194,7 @@ class Extension(dropt.Optimizer):
     #: Names of the parameters that the current step has not visited yet.
     _visited: Iterator[str]
 
-    #: Does it have a memory of its own, beside that of Dr.Jit's optimizer?
+    #: Does it have a memory of its own, besides that of Dr.Jit's optimizer?
     _remembers = False
 
     def _begin(self, value: Any) -> Any:

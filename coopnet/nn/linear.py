@@ -31,7 +31,7 @@ class Linear(drnn.Linear, Module):
     ``"xavier_normal"``   normal, variance :math:`2 / (n + m)`         Glorot and Bengio 2010, eq. 12
     ``"kaiming_uniform"`` uniform in :math:`\pm\sqrt{6 / n}`           He et al. 2015, *Delving deep*, eq. 10
     ``"kaiming_normal"``  normal, variance :math:`2 / n`               He et al. 2015, *Delving deep*, eq. 10
-    ``"siren"``           uniform in :math:`\pm\sqrt{6 / n}`           Sitzmann et al. 2020, behind ``Sine(1 / gain)``
+    ``"siren"``           uniform in :math:`\pm\sqrt{6 / n}`           Sitzmann et al. 2020, after ``Sine(1 / gain)``
     ``"siren_first"``     uniform in :math:`\pm 1 / n`                 Sitzmann et al. 2020, section 3.2
     ``"zero"``            0
     ===================== ============================================ ==============================================

@@ -120,7 +120,7 @@ class SparseProjection(Encoding):
         """
         where, n_in = "SparseProjection.dense", self._known("dense")
         wide = None
-        with contextlib.suppress(Exception):  # whatever NumPy makes of it
+        with contextlib.suppress(Exception):  # NumPy may raise anything
             wide = np.dtype(dtype)
         if wide not in (np.float32, np.float64):
             raise ValueError(f"{where}: dtype is {shown(dtype)}; accepted are float32 and float64.")

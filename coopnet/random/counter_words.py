@@ -143,7 +143,7 @@ def _numpy(where: str, name: str, value: Any) -> np.ndarray:
             return np.asarray(value)
         ensure(all(0 <= v < 1 << 64 for v in exact.flat), "out of range")
         return exact.astype(np.uint64)
-    except Exception as error:  # whatever NumPy says
+    except Exception as error:  # NumPy may raise anything
         problem = "that NumPy makes no array of integers in [0, 2^64) of"
         raise ValueError(f"{where}: {name} is a {type(value).__name__} {problem} ({str(error)[:80]}).") from None
 

@@ -48,7 +48,7 @@ def apply(law: Any, x: Any, key: Key, kind: str, identity: Any = None) -> Any:
     require(leaf)
     if kind == kinds.TENSOR:
         if key.index is not None and symbolic() and inside_call(leaf):
-            # Dr.Jit 1.5 aborts if later code, such as a sum, evaluates what was gathered in a call
+            # Dr.Jit 1.5 aborts if later code, such as a sum, evaluates an array that was gathered in a call
             where = "inside a symbolic virtual call, whose lanes are not those of a tensor"
             raise TypeError(f"dropout: got a {type(x).__name__} {where}; pass its rows as arrays.")
         return type(x)(_tensor(x.array, x.shape[0], x.shape[1], law, key), x.shape)

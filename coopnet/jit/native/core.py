@@ -21,8 +21,8 @@ def drjit() -> ModuleType:
     """The module ``drjit``, after its search for backends has finished.
 
     The thread of this search holds Dr.Jit's lock while it prints warnings, for which it needs Python's lock. A call
-    that takes the locks in the other order, such as ``has_backend``, would be a deadlock. ``sync_thread`` waits without
-    Python's lock.
+    that takes the locks in the other order, such as ``has_backend``, would cause a deadlock. ``sync_thread`` waits
+    without Python's lock.
     """
     import drjit as dr
 
