@@ -94,8 +94,8 @@ class Decoder(Traversed):
             active: lanes to evaluate.
 
         Returns:
-            ``Color3f``, for radiance; 0 where a direction is below the surface, or in it if the decoder transmits. For
-            importance, which conserves energy, multiply it by the square of :meth:`index`.
+            ``Color3f``, for radiance. It is 0 where a direction is below the surface or, if the decoder transmits,
+            tangent to it. For importance, which conserves energy, multiply it by the square of :meth:`index`.
         """
         sees = [(w.z > 0) if self.eta is None else features.leaves(w) for w in (wi, wo)]
         front = sees[0] & sees[1] & active
@@ -105,8 +105,8 @@ class Decoder(Traversed):
         return dr.select(front, self.value(raw, wo) / self.index(wi, wo), 0)
 
     def value(self, raw: Any, wo: Any) -> Any:
-        """The exponential of the field's three raw outputs, times the cosine; 0 in directions below the surface. It is
-        the BSDF for radiance times :meth:`index`, and that for importance divided by :meth:`index`.
+        """The exponential of the field's three raw outputs, times the cosine; 0 in directions below the surface. It
+        equals the BSDF for radiance times :meth:`index`, and the BSDF for importance divided by :meth:`index`.
         """
         cosine = wo.z if self.eta is None else dr.abs(wo.z)
         return mi.Color3f(*(dr.exp(dr.minimum(v, LARGEST)) * cosine for v in raw))

@@ -10,10 +10,10 @@ import drjit as dr
 #: Number of features by name, without and with transmission.
 FEATURES = {"rusinkiewicz": (8, 12), "plain": (6, 6)}
 
-#: Stretches the narrow range of half vectors of a highlight: sines above about ``1 / sqrt(SHARP)`` are distinguished.
+#: Stretches the narrow range of half vectors in a highlight: sines down to about ``1 / sqrt(SHARP)`` are resolved.
 SHARP = 1000.0
 
-#: Lower limit of Fresnel's factor in its logarithm.
+#: Lower limit of the Fresnel factor before its logarithm is taken.
 LEAST_SHARE = 1e-3
 
 
@@ -23,15 +23,15 @@ def count(name: str, eta: float | None) -> int:
 
 
 def leaves(w: Any) -> Any:
-    """Is ``w`` above or below the surface? Not if it is tangent, or NaN.
+    """Is ``w`` above or below the surface, and neither tangent to it nor NaN?
 
-    Computed by the square, because LLVM simplifies ``select(abs(z) > 0, z, 1) > 0`` to ``True``.
+    The square is compared, because LLVM simplifies ``select(abs(z) > 0, z, 1) > 0`` to ``True``.
     """
     return dr.square(w.z) > 0
 
 
 def half_vector(wi: Any, wo: Any, index: Any) -> Any:
-    r"""The normal, on the side of ``wi``, of the small mirror or interface that sends ``wi`` to ``wo``.
+    r"""The normal, on the side of ``wi``, of a microfacet that reflects or refracts ``wi`` to ``wo``.
 
     :math:`\omega_i + \omega_o` of two directions on one side, and :math:`\pm(\omega_i + \eta \omega_o)` through an
     interface (Walter et al. 2007, equation 16). If both sides have the same index, transmission is a reflection that is
@@ -64,7 +64,7 @@ def relative_index(eta: Any, wi: Any, wo: Any) -> Any:
     """The refractive index on the side of ``wo`` relative to that on the side of ``wi``.
 
     ``eta`` is the index below the surface relative to that above, or 0 for a surface that only reflects. The result is
-    1 for that, and for directions on the same side.
+    1 for such a surface, and for directions on the same side.
     """
     transmitted = (wi.z * wo.z < 0) & (eta > 0)
     return dr.select(transmitted, dr.select(wi.z > 0, eta, 1 / eta), 1)

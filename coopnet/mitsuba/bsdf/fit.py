@@ -24,7 +24,8 @@ from .lobe_fit import fit_lobes
 from .reflections import check_reflects, draw, find_eta, spread
 from .specular import Specular, within
 
-#: Of values below this (in 1/sr, with the cosine) the loss is the absolute error, of those above the relative one.
+#: The loss measures about the absolute error of values below this (in 1/sr, times the cosine), and the relative error
+#: of larger ones.
 KNEE = 0.03
 
 
@@ -76,7 +77,7 @@ def fit_bsdf(
     network learns the rest, which may transmit light.
 
     Each step draws points of the unit square, directions of incidence uniform in the hemisphere (or in both, if the
-    reference transmits), and outgoing directions, half of them by the reference's sampling and half by a cosine. The
+    reference transmits), and outgoing directions, half of them sampled by the reference and half by the cosine. The
     loss of each channel is :math:`(c(f) - c(f^*))^2`, where :math:`f` includes the cosine and
     :math:`c(f) = \log(1 + f / 0.03)` keeps highlights from outweighing the rest. Afterwards, the sampling lobes are
     fitted to the learned BSDF :math:`f`: they maximize :math:`\int f \log p`, the likelihood of directions drawn in
@@ -102,8 +103,8 @@ def fit_bsdf(
 
     Raises:
         TypeError, ValueError: ``reference`` is no BSDF, is perfectly specular, is ``twosided`` (also in a ``mask``),
-            has a ``mask`` inside or is one around specular parts, transmits with several refractive indices, reflects
-            nothing, or cannot be evaluated; other arguments out of range.
+            contains a ``mask`` or is a ``mask`` around specular parts, transmits with several refractive indices,
+            reflects nothing, or cannot be evaluated; other arguments out of range.
         RuntimeError: no variant is set, or one in which fields do not run.
 
     >>> reference = mi.load_dict({"type": "roughconductor", "alpha": 0.2})

@@ -23,7 +23,8 @@ class Latent(Traversed):
 
     Args:
         source: ``None`` for no numbers; a sequence of floats for the same ones everywhere; an ``Encoding`` of two
-            coordinates such as ``cn.Grid(2, "dense")``, built or not; or a built field of one with ``cn.Identity()``.
+            coordinates such as ``cn.Grid(2, "dense")``, built or not; or a built field of such an encoding and the
+            network ``cn.Identity()``.
         where, name: function and argument for error messages.
 
     Raises ``TypeError`` or ``ValueError`` for anything else: networks with matrices belong in the decoder.

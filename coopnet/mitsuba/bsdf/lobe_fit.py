@@ -41,10 +41,10 @@ def fit_lobes(
     values of the decoder times the cosine, as a mean over points and directions of incidence.
 
     Args:
-        reference: a BSDF whose samples, and others by the cosine, the integral is estimated with.
+        reference: a BSDF. The integral is estimated with its samples, and with samples by the cosine.
         code: the latent code of the decoder.
-        resolution: ``None`` for a network of code and direction. A number for as many numbers that do not
-            depend on the direction; if the code varies, on a grid of so many vertices a side.
+        resolution: ``None`` for a network of code and direction. A number for lobes that do not depend on the
+            direction; if the code varies, they lie on a grid of so many vertices a side.
         steps, samples: of the training.
         options: ``seed`` and ``progress`` of :func:`coopnet.fit`.
     """

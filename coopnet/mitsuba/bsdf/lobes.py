@@ -52,7 +52,7 @@ WEIGHTS = {2: 1, 8: 3, 15: 6}
 #: Smallest roughness: single precision is too coarse for narrower lobes.
 LEAST_ALPHA = 0.02
 
-#: Largest sum of fitted weights. The rest is the cosine's, which samples what the other lobes miss.
+#: Largest sum of fitted weights. The rest is the weight of the cosine lobe, which samples what the other lobes miss.
 MOST_SPECULAR = {2: 0.95, 8: 0.999, 15: 0.999}
 
 
@@ -69,7 +69,7 @@ def check(params: Sequence[float], where: str) -> None:
 
 
 def _split(params: list) -> tuple[list, list]:
-    """Weights and roughnesses."""
+    """``params``, split into weights and roughnesses."""
     weights = WEIGHTS[len(params)]
     return params[:weights], params[weights:]
 
@@ -187,7 +187,7 @@ def _pdf_two_sides(params: Any, wi: Any, wo: Any) -> Any:
     cosine_i, cosine_o = dr.dot(upper, h), dr.dot(wo, h)
     reflectance, _ = fresnel(dr.maximum(cosine_i, 0), index)
     reflected = (mirrors + reflectance * interfaces) / 4
-    # solid angle of normals by that of refracted directions (Walter et al. 2007, equation 17), times the cosine here
+    # ratio of the solid angles of normals and refracted directions (Walter et al. 2007, equation 17), times a cosine
     bent = cosine_i * dr.square(index) * -cosine_o / dr.squared_norm(upper + index * wo)
     bent = dr.select((cosine_i > 0) & (cosine_o < 0), bent, 0)
     refracted = (1 - reflectance) * interfaces * dr.select(index == 1, 0.25, bent)
@@ -261,7 +261,7 @@ def _beckmann_normal(au: Any, av: Any, wi: Any, u: Any) -> Any:
 def _ggx(au: Any, av: Any, w: Any, h: Any) -> Any:
     """Distribution of normals ``h``, times Smith's masking of direction ``w``."""
     area = au * av
-    # 1 - h_z^2 would cancel the digits of a narrow lobe
+    # from h_x and h_y, because in a narrow lobe 1 - h_z^2 would lose its digits by cancellation
     k = area * dr.square(h.z) + dr.square(h.x) * (av / au) + dr.square(h.y) * (au / av)
     tangent = _stretched_tangent(au, av, w)
     return area / (math.pi * dr.square(k)) * (2 / (1 + dr.sqrt(1 + tangent)))

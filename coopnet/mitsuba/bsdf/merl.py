@@ -105,7 +105,7 @@ def fit_lobe(table: Any) -> list[float]:
     dot = np.sum(wi * h, axis=0)
     wo = 2 * dot * h - wi
     above = (dot > 0) & (wo[2] > 0)
-    solid = (4 * dot * np.sin(theta) * widths)[above]  # of wo, by that of h
+    solid = (4 * dot * np.sin(theta) * widths)[above]  # solid angle of wo, from that of h
     wi, wo, cosine = wi[:, above], wo[:, above], wo[2, above] / np.pi
     values = mi.luminance(evaluate(table, _vectors(wi), _vectors(wo))).numpy() * solid
     repeated = [_vectors(np.tile(w, len(_ALPHAS))) for w in (wi, wo)]

@@ -35,8 +35,8 @@ def draw(bsdf: Any, key: Key, samples: int) -> Reflections:
     u = uniform(8, key, mi.Float, samples)
     if dr.backend_v(mi.Float) != dr.JitBackend.CUDA:
         return Reflections(*_drawn(bsdf, u))
-    # In a call, if only of this one function: BSDFs mask what they ask of their textures, and a masked lookup outside
-    # calls ends the process where a function is frozen (the pointer that it selects for other lanes has no variable).
+    # In a virtual call, although there is only one function: BSDFs mask their texture lookups. In a frozen function, a
+    # masked lookup outside of virtual calls ends the process (the pointer for the masked lanes has no variable).
     return Reflections(*dr.switch(mi.UInt32(0), [lambda u: _drawn(bsdf, u)], u))
 
 
@@ -118,7 +118,7 @@ def weights(bsdf: Any, key: Key, samples: int) -> Any:
 def spread(bsdf: Any, key: Key, samples: int) -> Any:
     """Relative standard deviation of the :func:`weights`."""
     light = weights(bsdf, key, samples)
-    dr.eval(light)  # or both means would sample anew
+    dr.eval(light)  # otherwise the kernel of each mean would sample again
     mean = dr.mean(light)
     return dr.sqrt(dr.mean(dr.square(light - mean))) / mean
 

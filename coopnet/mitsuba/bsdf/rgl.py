@@ -1,7 +1,7 @@
 """Measured reflections of the RGL database (Dupuy and Jakob 2018): files that Mitsuba reads, checked before it does.
 
-Mitsuba's ``measured`` does not look at the length of a file. What is missing from a truncated one is whatever memory
-held, and the material is wrong without an error.
+Mitsuba's ``measured`` does not check the length of a file. It fills the missing part of a truncated file with
+uninitialized memory, and the material is wrong without an error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ...checks import ensure
 from ...io.files import file_name, naming, regular
 from .. import variants
 
-_START = struct.Struct("<12sBBI")  # what it is, version, number of fields
+_START = struct.Struct("<12sBBI")  # kind of file, version, number of fields
 _NAME = b"tensor_file\0"
 
 #: Bytes of a number by its type, as numbered in files.
@@ -30,11 +30,11 @@ _FIELDS = "theta_i", "phi_i", "ndf", "sigma", "vndf", "luminance"
 
 
 def rgl(filename: str | os.PathLike[str]) -> Any:
-    """Mitsuba's ``measured``, an isotropic or anisotropic reflection, of a file of the RGL database that is whole.
+    """Mitsuba's ``measured`` BSDF, isotropic or anisotropic, from a file of the RGL database that has been checked.
 
     Args:
-        filename: one with colors in ``rgb`` variants (``*_rgb.bsdf``), one with spectra in spectral variants. Nothing
-            else is read by Mitsuba.
+        filename: a file with colors in ``rgb`` variants (``*_rgb.bsdf``), and with spectra in spectral variants.
+            Mitsuba reads no others.
 
     Returns:
         A ``mi.BSDF``, which :func:`fit_bsdf` takes.

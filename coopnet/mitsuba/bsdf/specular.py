@@ -1,4 +1,4 @@
-"""The perfectly specular parts of a material, which stay Mitsuba's: networks cannot learn delta functions."""
+"""The perfectly specular parts of a material, which Mitsuba evaluates: networks cannot learn delta functions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Specular:
         by_number = [(every.type_mask, i) for i in self.components]
         self._asked = [(+mi.BSDFFlags.Null, every.component)] if masked else by_number
         smooth = bsdf.flags() & mi.BSDFFlags.Smooth
-        # of anything else, Mitsuba's diffuse reflectance is not all of the light
+        # Mitsuba's diffuse reflectance includes all of the light only if the other parts are diffuse
         self._diffuse = not smooth & +(mi.BSDFFlags.Glossy | mi.BSDFFlags.Transmission)
 
     def sample(
@@ -56,7 +56,7 @@ class Specular:
 
         Args:
             enabled: numbers of the requested components, counted among the specular ones; all by default.
-            rest: is anything else sampled? The components share all samples otherwise.
+            rest: are other parts sampled, too? If not, the components share all samples.
             importance: is importance transported, instead of radiance?
         """
         drawn, lights = [], []
@@ -86,12 +86,12 @@ class Specular:
 
 
 def within(bsdf: Any) -> list:
-    """The BSDFs inside of ``bsdf``, and inside of those, outer ones first."""
+    """All BSDFs nested in ``bsdf``, at any depth; outer ones first."""
     return [part for bsdf in inside(bsdf) for part in (bsdf, *within(bsdf))]
 
 
 def inside(bsdf: Any) -> list:
-    """The BSDFs that ``bsdf`` consists of."""
+    """The BSDFs nested directly in ``bsdf``."""
     parts: list = []
 
     class Collect(mi.TraversalCallback):

@@ -50,7 +50,7 @@ class RadianceCache:
 
     The 16 inputs, all in [0, 1], are those of the paper's table 1: position in the scene's bounding box (3),
     direction to the viewer (3), shading normal (3), roughness :math:`1 - e^{-r}` (1), diffuse reflectance (3) and
-    specular reflectance (3). Directions are unit vectors :math:`(v + 1) / 2` here, and pairs of angles there.
+    specular reflectance (3). Directions are unit vectors as :math:`(v + 1) / 2` here, and pairs of angles in the paper.
 
     Args:
         scene: a ``mi.Scene`` of surfaces with at least one sensor. Media are ignored.
@@ -60,8 +60,8 @@ class RadianceCache:
         scale: radiance that an output of 1 stands for, in the unit of the scene. Choose that of a typical surface:
             errors of radiances below a tenth of it count less in the loss.
         average: decay of the moving average of the weights, in [0, 1). Pictures and training paths use the averaged
-            weights. The paper, which never stops training, has 0.99. A smaller decay forgets the first weights sooner,
-            which are too dark.
+            weights. The paper, where training never stops, has 0.99. With a smaller decay, the average leaves the
+            first weights behind sooner, which give too dark pictures.
         seed: of the initial weights and of all random numbers of the training.
 
     Raises:

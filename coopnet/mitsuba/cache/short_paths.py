@@ -1,4 +1,4 @@
-"""Paths that end at a surface after a few bounces, where a cache knows the rest of their radiance."""
+"""Paths that end at a surface after a few bounces, where a cache adds the rest of their radiance."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import mitsuba as mi
 
 from ..path.vertex import power_heuristic
 
-#: No path is longer than this. Only between mirrors and in glass would paths be longer.
+#: Largest number of segments of a path. Only paths between mirrors and in glass would be longer.
 LONGEST = 32
 
 
@@ -26,7 +26,7 @@ class Ending:
         {p(\omega_i \mid x_{i-1}, \omega)\,|\cos\theta_i|}} \Bigr)^2 > c\,a_0, \qquad
         a_0 = \frac{\|x_0 - x_1\|^2}{4 \pi \cos\theta_1}
 
-    (Müller et al. 2021, eq. 3 and 4), where :math:`x_0` is the camera and :math:`c` is ``spread``, 0.01 there.
+    (Müller et al. 2021, eq. 3 and 4), where :math:`x_0` is the camera and :math:`c` is ``spread``, 0.01 in the paper.
     """
 
     after: int = 1
@@ -95,10 +95,10 @@ def trace(
     scene: Any, sampler: Any, ray: Any, ending: Ending, active: Any = True, query: Any = None,
     hide_emitters: bool = False, longest: int = LONGEST,
 ) -> Paths:  # fmt: skip
-    """Trace paths to their ending, with emitters sampled at all vertices before, and weights by the power heuristic.
+    """Trace paths until they end. Emitters are sampled at all vertices before the end, weighted by the power heuristic.
 
-    With ``query``, a ``UInt32``, the rough vertex of that number becomes the start: what was collected before is
-    forgotten, and ``ending.after`` counts from there.
+    With ``query``, a ``UInt32``, the rough vertex of that number becomes the start: radiance collected before it is
+    discarded, and ``ending.after`` counts from there.
     """
     ray = mi.Ray3f(ray)
     width = dr.width(ray.d)

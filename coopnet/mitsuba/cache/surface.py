@@ -16,7 +16,7 @@ from ...random.key import Key
 #: Inputs of a radiance cache by name, with the number of components of each, in their order.
 INPUTS = {"position": 3, "direction": 3, "normal": 3, "roughness": 1, "diffuse": 3, "specular": 3}
 
-#: Attributes by which Mitsuba's BSDFs call their roughness and the color of their specular lobe.
+#: Names of the attributes of Mitsuba's BSDFs for roughness and the color of the specular lobe.
 _ROUGHNESS = ("roughness", "alpha")
 _SPECULAR = "specular_reflectance"
 
@@ -34,9 +34,10 @@ class Material(NamedTuple):
 def material(bsdf: Any, si: Any, active: Any) -> Material:
     """The material at ``si`` by one virtual call; a branch in Python picks the attributes that each BSDF has.
 
-    The diffuse reflectance is ``eval_diffuse_reflectance`` of BSDFs with a diffuse lobe and 0 for others; the specular
-    one their ``specular_reflectance``, and 1 if they have none but a specular or glossy lobe; the roughness is
-    ``roughness`` or ``alpha``, and 1 for BSDFs that have neither. These numbers only help the field to tell materials
+    The diffuse reflectance is ``eval_diffuse_reflectance`` of BSDFs with a diffuse lobe, and 0 for others. The specular
+    reflectance is ``specular_reflectance``; without this attribute it is 1 for BSDFs with a specular or glossy lobe,
+    and 0 for others. The roughness is ``roughness`` or ``alpha``; without these attributes it is 0 for BSDFs with a
+    perfectly specular lobe and no diffuse one, and 1 for others. These numbers only help the field to tell materials
     apart; they do not describe layered materials.
     """
 
@@ -84,8 +85,8 @@ class Box(NamedTuple):
 
 @dataclass
 class Question:
-    """Inputs of a field, the factor of its output, and a mask. (Dr.Jit looks into dataclasses, but not into named
-    tuples.)
+    """Inputs of a field, the factor of its output, and a mask. (It is a dataclass, because Dr.Jit does not traverse
+    named tuples.)
     """
 
     inputs: list

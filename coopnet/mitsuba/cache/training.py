@@ -47,7 +47,7 @@ class Training:
             run.steps, run.result.stopped, run.start = run.result.steps + steps, "steps", time.monotonic()
             with run.going():
                 while run.goes_on():
-                    # as before the first step: for a field that tracks gradients, the step would be recorded again
+                    # without gradients, as before the first step; otherwise the step would be recorded again
                     run.step.release(self.optimizer)
                     run.take_steps(rate)
                     self.ema.apply(self.averaged)
@@ -81,12 +81,12 @@ class Training:
         if self.progress is None:
             self.optimizer.update(self.field)
             self.progress = Run(step, 0, self.seed, [DivergenceMonitor()])
-        step.scaler = self.progress.step.scaler  # one scale of the loss, whatever the setting
+        step.scaler = self.progress.step.scaler  # all settings share one loss scale
         self.progress.step = step
         return self.progress
 
     def _step(self, samples: int, vertices: int, tail: int, sensor: int) -> Step:
-        # Functions refer only to what they need: all arrays that they refer to are inputs of the frozen step.
+        # These functions refer to as little as possible: all arrays that they refer to are inputs of the frozen step.
         scene, averaged, output = self.scene, self.averaged, self.output
         camera, ending = Camera(scene.sensors()[sensor], samples), Ending(tail)
 

@@ -70,7 +70,7 @@ def trace(integrator, decoders, mode, scene, sampler, ray, adjoint, state, activ
             bsdf, decoders.query, si, toward, *samples, active_next
         )
         if dr.hint(wavefront, mode="scalar"):
-            # networks run in separate kernels; evaluated before, so that these do not compute it again
+            # networks run in separate kernels, which would otherwise compute these values again
             dr.eval(emitted, light, toward, value, pdf, bs, factor, number, below, code, lobe, samples)
         learned = number > 0  # where a network gives the value of the next direction
         if dr.hint(bool(decoders.decoders), mode="scalar"):
@@ -130,7 +130,8 @@ def _differentiate(mode, decoders, query, term, emitted, light, codes, values):
 
     Args:
         query: arguments of :meth:`SceneDecoders.evaluate`.
-        emitted, light: radiance of emitters, hit and sampled, with derivatives. ``light`` is without the material.
+        emitted, light: radiance of emitters, hit and sampled, with derivatives. ``light`` is not multiplied by the
+            material's value.
         codes, values: of materials, with derivatives.
     """
     number = query[0]
@@ -147,7 +148,7 @@ def _differentiate(mode, decoders, query, term, emitted, light, codes, values):
         value = dr.select(number > 0, networks[0], dr.detach(values[0]))
         rest = term.adjoint * (emitted + value * light) + dr.select(number > 0, 0, term(*values))
         if mode == dr.ADMode.Backward:
-            # a term whose derivative by the codes is the networks' slopes
+            # a term whose derivative with respect to the codes is that of the networks
             rest[0] += sum(c * slope for c, slope in zip(codes, slopes, strict=True))
             if dr.grad_enabled(rest):
                 dr.backward_from(rest)

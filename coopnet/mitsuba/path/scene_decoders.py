@@ -86,7 +86,7 @@ class SceneDecoders:
     # ---- in virtual calls: queries of materials --------------------------------------------------------------------
 
     def query(self, bsdf: Any, si: Any, toward: Any, sample1: Any, sample2: Any, active: Any) -> tuple:
-        """All of a material but what its networks compute.
+        """Values and samples of a material, except for the outputs of its networks.
 
         Args:
             bsdf: the material; ``si`` the interaction, ``active`` the lanes.
@@ -109,7 +109,9 @@ class SceneDecoders:
         return mi.Spectrum(0), mi.Float(0), bs, reflectance, number, below, code, lobe
 
     def attached(self, bsdf: Any, si: Any, pair: list, active: Any) -> tuple:
-        """``(code, values)`` of a material for two directions, with derivatives; one of the two is 0."""
+        """``(code, values)`` of a material for two directions, with derivatives. Neural materials have values of 0, and
+        others a code of 0.
+        """
         sides = self._sides.get(bsdf.ptr)
         if sides:
             return self._material(sides, si, mi.Float(0), active)[2], [mi.Spectrum(0), mi.Spectrum(0)]
@@ -205,13 +207,13 @@ class SceneDecoders:
     def backward(
         self, number: Any, code: list, wi: Any, pair: list, key: Key | None, wavelengths: Any, term: Term, codes: bool
     ) -> tuple:
-        """``(values, slopes)``: values as :meth:`evaluate`, and the gradient of ``term`` by the codes.
+        """``(values, slopes)``: values as :meth:`evaluate`, and the gradient of ``term`` with respect to the codes.
 
-        The gradient by weights is added to the fields. Both are computed inside the branch, so that Dr.Jit has no
-        conditional to differentiate.
+        The gradient with respect to weights is added to the fields. Both gradients are computed inside the branch, so
+        that Dr.Jit has no conditional to differentiate.
 
         Args:
-            codes: compute the gradient by codes? It is 0 otherwise.
+            codes: compute the gradient with respect to the codes? It is 0 otherwise.
         """
 
         def body(decoder: Any, code: list, wi: Any, pair: list, key: Any, wavelengths: Any, term: Term) -> tuple:
@@ -231,7 +233,7 @@ class SceneDecoders:
     def forward(
         self, number: Any, code: list, wi: Any, pair: list, key: Key | None, wavelengths: Any, term: Term, dcodes: list
     ) -> tuple:
-        """``(values, tangent)``: values as :meth:`evaluate`, and the tangent of ``term`` for ``dcodes`` of codes."""
+        """``(values, tangent)``: values as :meth:`evaluate`, and the tangent of ``term`` for tangents ``dcodes``."""
 
         def body(
             decoder: Any, code: list, wi: Any, pair: list, key: Any, wavelengths: Any, term: Term, dcodes: list
@@ -270,11 +272,11 @@ class SceneDecoders:
         return state
 
     def _gathered(self, networks: list, number: Any, body: Callable, state: Any, *args: Any) -> Any:
-        """:meth:`_each` with a batch for every network of just the lanes that ask for it."""
+        """:meth:`_each`, with a batch for every network that holds only the lanes that need it."""
         args = tuple(arg.traced(mi.UInt32) if isinstance(arg, Key) else arg for arg in args)
         dr.eval(number, args)
         state = dr.select(number == number, state, state)  # with an entry for each lane
-        # all lanes of a batch ask; Dr.Jit would mask a batch of one, or of as many as there are
+        # All lanes of a batch are active. Dr.Jit would apply the surrounding mask to a batch of one lane or of all.
         with unmasked(mi.Float):
             for i, network in enumerate(networks):
                 lanes = dr.compress(number == i + 1)

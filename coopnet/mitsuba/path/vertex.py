@@ -26,7 +26,7 @@ def ratio(value: Any) -> Any:
 
 @dataclass
 class Term:
-    r"""The part of a vertex in the derivative of a path's radiance: by sampled light, and by the rest of the path.
+    r"""A vertex's term in the derivative of a path's radiance: from sampled light, and from the rest of the path.
 
     .. math:: a\,(d\,f + (L - d\,\bar f)\,g / \bar g)
 
@@ -37,7 +37,7 @@ class Term:
     Args:
         direct: :math:`d`, by which :math:`f` enters the radiance.
         beyond: :math:`L`, the radiance from this vertex on, without the light that it emits itself.
-        adjoint: :math:`a`, the derivative of the loss by the radiance; 1 in forward mode.
+        adjoint: :math:`a`, the derivative of the loss with respect to the radiance; 1 in forward mode.
     """
 
     direct: Any

@@ -8,7 +8,7 @@
 :mod:`.neural_volume`     ``neural_volume``
 :mod:`.neural_phase`      ``neural_phase``, a phase function
 :mod:`.neural_medium`     ``neural_medium``
-:mod:`.neural_envmap`     ``neural_envmap``, light from all around
+:mod:`.neural_envmap`     ``neural_envmap``, an environment light
 :mod:`.neural_volpath`    ``neural_volpath``, an integrator for media
 :mod:`.path_replay`       what both integrators have in common
 :mod:`.register`          Mitsuba's list of plugins

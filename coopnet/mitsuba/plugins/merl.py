@@ -22,9 +22,9 @@ def MERL() -> type:
         r"""A measured, isotropic reflection from a file of the MERL database (Matusik et al. 2003).
 
         The file has values of 90 x 90 x 180 bins of half and difference angles. A pair of directions has the value of
-        its bin, as in the code that comes with the database: values are not interpolated, since neighbours of a bin may
-        be unmeasured, and what :func:`fit_bsdf` learns of them is smooth. Where nothing was measured the material is
-        black. It is reciprocal, and reflects on the front side only; Mitsuba's ``twosided`` makes it two of them.
+        its bin, as in the code that comes with the database. Values are not interpolated, since neighbours of a bin may
+        be unmeasured; a network that :func:`fit_bsdf` fits to them is smooth. Where nothing was measured the material
+        is black. It is reciprocal, and reflects on the front side only; use Mitsuba's ``twosided`` for both sides.
         Samples come from a GGX lobe and a cosine, which are fitted to the file when it is read. As a plugin it is
         called ``merl``, with ``filename``.
 

@@ -53,8 +53,8 @@ def object_named(name: Any, where: str) -> Any:
 def object_or_file(properties: Any, where: str, name: str, load: Callable[[str], Any]) -> Any:
     """The field or decoder of a plugin: the object handed over as the property ``name``, or ``load(filename)``.
 
-    Raises ``ValueError`` unless exactly one of the two is given. Mitsuba passes errors on as text: the file's name is
-    in all of them.
+    Raises ``ValueError`` unless exactly one of the two is given. Mitsuba passes on only the text of an error, so every
+    text names the file.
     """
     sources = given(properties, name, "filename")
     which = " and ".join(sources) or f"neither {name} nor filename"
@@ -65,7 +65,7 @@ def object_or_file(properties: Any, where: str, name: str, load: Callable[[str],
 
 
 def from_file(properties: Any, where: str, load: Callable[[str], Any]) -> Any:
-    """``load(filename)`` of a plugin's file, which Mitsuba's resolver finds; errors of the system name it as well."""
+    """``load(filename)`` of a plugin's file, which Mitsuba's resolver finds; an ``OSError`` names the file, too."""
     resolver: Any = mi.file_resolver
     filename = str(resolver().resolve(properties["filename"]))
     try:

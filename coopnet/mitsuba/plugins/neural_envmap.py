@@ -1,4 +1,4 @@
-"""Light from all around that is a neural field."""
+"""An environment light that is a neural field."""
 
 from __future__ import annotations
 
@@ -82,9 +82,10 @@ def NeuralEnvmap() -> type:
         # ---- the density ----------------------------------------------------
 
         def bake(self) -> None:
-            """Compute the picture by which directions are sampled again, such as after every hundred training steps.
+            """Update the picture by which directions are sampled, such as after every hundred training steps.
 
-            Mitsuba's ``params.update()`` does so, too. It reads the picture, so it cannot be recorded by ``dr.freeze``.
+            Mitsuba's ``params.update()`` does so, too. This copies the picture to NumPy, so ``dr.freeze`` cannot record
+            it.
             """
             height, width = self.texels, 2 * self.texels
             i = dr.arange(mi.UInt32, height * width)

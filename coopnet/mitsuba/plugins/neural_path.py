@@ -22,7 +22,7 @@ def NeuralPath() -> type:
         r"""A path tracer that evaluates the networks of :class:`NeuralBSDF` outside virtual calls.
 
         A virtual call returns the latent codes of materials. The decoders run in the body of the loop over
-        bounces, where all lanes read the same weights, and lane numbers (for dropout) exist. Emitters and
+        bounces, where all lanes read the same weights, and lane numbers, which dropout needs, are known. Emitters and
         materials are sampled and combined by multiple importance sampling, with the random numbers of Mitsuba's
         ``path``: the same seed gives the same picture. Other materials are evaluated as usual, and so are neural ones
         inside other materials than ``twosided``.

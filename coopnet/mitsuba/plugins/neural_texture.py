@@ -102,7 +102,7 @@ def NeuralTexture() -> type:
         # ---- values ---------------------------------------------------------
 
         def _point(self, si: Any) -> tuple[list, list]:
-            """Coordinates for the field, and their derivatives by the coordinates before they are wrapped."""
+            """Coordinates for the field, and their derivatives with respect to the coordinates before wrapping."""
             p = [*si.uv, 0] if self.coordinates == "uv" else list(si.p)
             if self.rows is not None:
                 p = transforms.applied(self.rows, p)
@@ -173,10 +173,10 @@ def NeuralTexture() -> type:
         # ---- area lights ----------------------------------------------------
 
         def bake(self) -> None:
-            """Compute the picture by which area lights sample (u, v) again, such as after every hundred training steps.
+            """Update the picture by which area lights sample (u, v), such as after every hundred training steps.
 
             Mitsuba's ``params.update()`` does so, too. Values are always the field's: an outdated picture adds
-            noise, but no bias. It reads the picture, so it cannot be recorded by ``dr.freeze``.
+            noise, but no bias. This copies the picture to NumPy, so ``dr.freeze`` cannot record it.
             """
             n = self.sampling
             if not n:
@@ -250,7 +250,7 @@ def NeuralTexture() -> type:
 
 
 def _wrapped(x: Any, mode: str | None) -> tuple[Any, Any]:
-    """A coordinate in [0, 1], and its derivative by ``x``; ``x`` as it is without a ``mode``."""
+    """A coordinate in [0, 1], and its derivative with respect to ``x``; without a ``mode``, ``x`` unchanged."""
     if mode is None:
         return x, 1
     if mode == "clamp":

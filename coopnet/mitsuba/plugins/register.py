@@ -27,8 +27,8 @@ PLUGINS: dict[str, tuple[str, str]] = {
 _registered: set[str] = set()
 
 
-#: In every variant, Mitsuba looks up the kind of a plugin in a dictionary among those registered in this variant. No
-#: function registers volumes.
+#: A plugin that must not be registered in this variant, as a texture: whichever variant is set, Mitsuba looks up the
+#: kind of a plugin in a dictionary among those registered in this one. No function registers volumes.
 _NO_TEXTURE = "neural_volume", "scalar_rgb"
 
 

@@ -32,7 +32,7 @@ def trace(integrator, media, mode, scene, sampler, ray, adjoint, state, active):
     valid = mi.Bool(scene.environment() is not None)
     medium = dr.zeros(mi.MediumPtr)
     si = dr.zeros(mi.SurfaceInteraction3f)
-    unknown = mi.Bool(True)  # the surface that the ray meets
+    unknown = mi.Bool(True)  # must the surface that the ray hits be looked up?
     previous = dr.zeros(mi.Interaction3f)
     previous_pdf = mi.Float(1)
     previous_delta = mi.Bool(True)

@@ -47,7 +47,7 @@ class SceneMedia:
         sigma_s, sigma_t = dr.dispatch(medium, self.others, mei, active & (number == 0))
         emitted = mi.UnpolarizedSpectrum(0)
         for i, neural in enumerate(self.media):
-            # lanes that are not active are evaluated at zero, and their gradients are none
+            # masked lanes return zeros and add nothing to gradients
             sigma, albedo, light = neural.coefficients(mei, key, active & (number == i + 1))
             sigma_s, sigma_t, emitted = sigma_s + sigma * albedo, sigma_t + sigma, emitted + light
         return sigma_s, sigma_t, emitted
