@@ -33,7 +33,7 @@ what a run has besides
 what could go wrong
 :mod:`.recording`       errors that say why a step could not be recorded
 :mod:`.interrupts`      Ctrl-C and garbage collection within a step
-:mod:`.turns`           threads that train take turns
+:mod:`.turns`           a lock that training threads take in turn
 ======================  ====================================================
 """
 

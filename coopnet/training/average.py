@@ -54,13 +54,13 @@ class EMA:
         self.average: dict[str, Any] = {}
         #: Total weight of all values in the average, 1 - d^t; ``None`` if the average began at the initial weights.
         self.total: Any = None
-        if net is None:  # only while Dr.Jit rebuilds the tree
+        if net is None:  # only while Dr.Jit rebuilds the PyTree
             return
         check_type("EMA", "net", net, Module, "a coopnet Module")
         for name, value in arrays("EMA", net).items():
             flat = dr.detach(value).array
             single = dr.float32_array_t(type(flat))
-            # an array of its own: a frozen step whose average is the parameter at first is recorded again later
+            # a copy: if the average and the parameter were one array at first, the step would be recorded again later
             self.average[name] = single(flat) * dr.opaque(single, 1)
         if debias:
             self.total = dr.opaque(dr.float32_array_t(dr.leaf_t(type(next(iter(self.average.values()))))), 0)
@@ -79,7 +79,7 @@ class EMA:
     def update(self, params: Any) -> None:
         """Add the present values of ``params`` to the average: a network, or the optimizer that trains it. The
         optimizer is more exact if it keeps half-precision weights in single precision. If it looks ahead, its slow
-        weights count.
+        weights are averaged.
 
         Raises ``ValueError`` if names or sizes differ from those at the start.
 

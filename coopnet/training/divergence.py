@@ -62,7 +62,7 @@ class DivergenceMonitor(Hook):
             set_averages(self.step.ema, self.kept_average)
 
     def diverged(self, losses: list[float], at_end: bool, finite: bool = False) -> bool:
-        """Has training diverged? ``losses`` are those since the last check, which is the last one if ``at_end``.
+        """Has training diverged? ``losses`` are those since the previous check; ``at_end`` means the last check.
 
         Parameters, optimizer and average are checked unless they are known to be ``finite``.
         """
@@ -76,7 +76,7 @@ class DivergenceMonitor(Hook):
         new, self.skipped = self.result.skipped - self.skipped, self.result.skipped
         self.bad_steps = self.bad_steps + new if new == len(losses) else 0
         enough = limits.DIVERGED_LOSSES
-        if at_end:  # fewer suffice if they are all of a short run; a loss scaler may have skipped a single step
+        if at_end:  # in a short run fewer suffice, if all are bad; a loss scaler may have skipped a single step
             enough = min(enough, max(1 if self.step.scaler is None else 2, steps - self.first))
         first = steps - self.bad_losses
         if names := [] if finite else not_finite(self._state_arrays()):
@@ -153,7 +153,7 @@ def not_finite(values: dict[str, Any]) -> list[str]:
     dr.eval(masks)
     counts = {name: sum(map(dr.count, parts)) for name, parts in masks.items() if parts}
     total: Any = sum(counts.values())
-    if not counts or not total.numpy()[0]:  # the usual case, and one number to wait for
+    if not counts or not total.numpy()[0]:  # the usual case, decided by one number from the device
         return []
     return [name for name, count in counts.items() if count.numpy()[0]]
 

@@ -60,9 +60,9 @@ def fit(
     Step :math:`i` evaluates ``field(coordinates, Key(seed, step=i))`` on ``coordinates, targets =
     batch(Key(seed, step=i))``, so the masks and samples of a step depend only on the seed and the number of the step. A
     run that was stopped and resumed equals one that was not, on LLVM to the last bit. The whole step is one
-    function frozen by ``dr.freeze``, traced once or twice. If a step takes less than a millisecond, at least 2,048 are
-    left, and ``lr`` is a number or one of coopnet's schedules, four steps are traced as one function, with the same
-    results.
+    function frozen by ``dr.freeze``, traced once or twice. Four steps are traced as one function, with the same
+    results, if a step takes less than a millisecond, at least 2,048 steps are left, and ``lr`` is a number or one of
+    coopnet's schedules.
 
     Args:
         field: a built :class:`NeuralField`; its parameters are updated.
@@ -81,8 +81,8 @@ def fit(
             (``"mae"``), ``"huber"``, ``"relative_l2"`` or ``"cross_entropy"``, or traced code
             ``(y, targets) -> loss of each sample``, both lists with an array for each output. On CUDA, the library's
             losses are computed in the kernel of the backward pass, so that the network runs only once per step. For
-            your own function this is possible if it has the attribute ``samplewise = True``, which says that it treats
-            every sample by itself and refers to no other arrays.
+            your own function this is possible if it has the attribute ``samplewise = True``, which promises that the
+            loss of a sample depends only on that sample's arguments, and on no other arrays.
         objective: traced code ``(field, drawn, key) -> loss of each sample``, single precision, instead of ``loss``.
             ``drawn`` is the result of ``batch``, which may then be any PyTree. An objective evaluates the field itself,
             any number of times, as for losses on derivatives (see the second example).
@@ -113,8 +113,8 @@ def fit(
         distributed: train with other processes, each on its share of every batch; all call ``fit`` with the same
             arguments. Give their :class:`coopnet.training.Group`, or ``"auto"``: that is the group of
             ``torch.distributed`` if it is initialized or ``torchrun`` has started this process, and otherwise none.
-            Losses, gradients and masks are those of one process, up to rounding. Process 0 writes, shows and warns. See
-            the page on several GPUs in the documentation.
+            Losses, gradients and masks are those of one process, up to rounding. Process 0 writes files, shows progress
+            and warns. See the page on several GPUs in the documentation.
 
     Returns:
         A :class:`FitResult`. Ctrl-C ends the run early, after writing the checkpoint, with ``stopped="interrupt"``. A
@@ -133,15 +133,15 @@ def fit(
             counted before it runs.
         OSError: ``checkpoint`` cannot be read or written.
         RuntimeError: called while Dr.Jit records a function or loop, or in a thread that a callback of another run
-            waits for; another process has failed, is gone, or does not answer in time.
+            waits for; another process has failed, has ended, or does not answer in time.
 
     Warns:
         RuntimeWarning: the run diverged, or more than half of its steps were skipped; no gradient reaches the field;
             more than a tenth of the first batch lies outside [0, 1], or the field's ``bounds``, in coordinates that
             a grid or ``OneBlob`` encodes.
 
-    Several threads may train at a time, each its own field: they take turns of some steps. Everything else that threads
-    do with Dr.Jit meanwhile belongs in :func:`coopnet.training.exclusive`.
+    Several threads may train at a time, each its own field: they take turns of some steps. While a thread trains, put
+    everything else that other threads do with Dr.Jit into a block of :func:`coopnet.training.exclusive`.
 
     >>> cn.fit(field, batch, 1000, lr=cn.training.cosine(1e-2, 1000), checkpoint="field.safetensors", resume=True)
 

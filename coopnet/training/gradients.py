@@ -20,8 +20,8 @@ def gradient_norm(params: Any) -> Any:
     r"""Euclidean norm of the gradients of all parameters together, :math:`\sqrt{\sum_k \lVert g_k \rVert^2}`.
 
     Args:
-        params: a :class:`Module` or a ``drjit.opt`` optimizer, whichever holds the parameters that ``dr.backward``
-            reached. If the network was updated from an optimizer, that is the optimizer.
+        params: the :class:`Module` or ``drjit.opt`` optimizer whose parameters have the gradients. If the network was
+            updated from an optimizer, that is the optimizer.
 
     Returns:
         Single-precision array of width 1; the squares are summed in single precision, whatever the parameters are.
@@ -39,8 +39,8 @@ def clip_gradient_norm(params: Any, limit: Any) -> Any:
     r"""Scale all gradients by :math:`\min(1, \mathrm{limit} / \lVert g \rVert)` (Pascanu et al. 2013), in place.
 
     Call it between ``dr.backward`` and ``opt.step``. Infinite and NaN gradients are left for a loss scaler to find.
-    If you use a loss scaler, gradients are scaled: pass ``limit * scaler.scale_factor``. ``fit(..., clip_norm=...)``
-    does all that.
+    With a loss scaler, gradients are scaled, so pass ``limit * scaler.scale_factor``. ``fit(..., clip_norm=...)`` does
+    all that.
 
     Args:
         params: as in :func:`gradient_norm`.
@@ -68,7 +68,7 @@ def clip_gradient_norm(params: Any, limit: Any) -> Any:
 
 
 def clip_gradient_values(params: Any, limit: float) -> None:
-    """Clip every entry of all gradients to ``[-limit, limit]``, in place; infinite and NaN ones are left alone.
+    """Clip every entry of all gradients to ``[-limit, limit]``, in place; infinite and NaN ones are not changed.
 
     Args and errors as in :func:`clip_gradient_norm`, with a number for ``limit``.
 
@@ -80,7 +80,9 @@ def clip_gradient_values(params: Any, limit: float) -> None:
 
 
 def gradients(where: str, params: Any) -> Iterator[tuple[Any, Any]]:
-    """Every array of :func:`arrays` and its flat gradient. All gradients are evaluated together, when the first is."""
+    """Pairs of every array of :func:`arrays` and its flat gradient. The gradients are scheduled, to be evaluated
+    together.
+    """
     pairs = [(value, dr.grad(value).array) for value in arrays(where, params).values()]
     dr.schedule(pairs)
     return iter(pairs)

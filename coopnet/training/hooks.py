@@ -23,7 +23,7 @@ class Hook:
         return sys.maxsize
 
     def due(self) -> bool:
-        """Is it due by the clock, whatever the step? If several processes train, ``run.due`` holds the answer of
+        """Is the hook due by the clock, whatever the step? If several processes train, ``run.due`` is the value of
         process 0.
         """
         return False
@@ -32,7 +32,7 @@ class Hook:
         """After a step, or several in one call."""
 
     def look(self, run: Any, losses: list[float], at_end: bool) -> None:
-        """Whenever ``losses``, all since the last time, have come to the host; ``at_end`` for the last time."""
+        """After ``losses``, all since the previous call, were copied to the host; ``at_end`` in the last call."""
 
     def leave(self, run: Any) -> None:
         """After the steps, also if an exception has ended them."""

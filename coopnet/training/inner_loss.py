@@ -1,4 +1,4 @@
-"""The loss of a step, for the engine to compute between the forward and the backward pass of a network."""
+"""The loss of a step, which the engine computes between the forward and the backward pass of a network."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .losses import components
 
 
 def samplewise(loss: Callable) -> bool:
-    """Does ``loss`` say that it treats every sample separately, and depends on its arguments only?"""
+    """Is ``loss`` marked as a function that treats every sample separately, and depends on its arguments only?"""
     return getattr(getattr(loss, "func", loss), "samplewise", False)
 
 

@@ -24,8 +24,8 @@ class _Handler:
 
 @contextmanager
 def interrupts_held() -> Iterator[list]:
-    """A block in which Ctrl-C is held back until a step is done: it is noted in the list. A second Ctrl-C is not held
-    back.
+    """A block in which Ctrl-C is held back until a step is done: it is noted in the list that the block gets. A second
+    Ctrl-C is not held back.
 
     Otherwise an exception inside Dr.Jit's traversal of arguments would become a ``RuntimeError``, and one between
     updates would leave parameters of two different steps. Nested blocks share the list, so that one Ctrl-C ends all
@@ -65,7 +65,7 @@ def no_collection() -> Iterator[None]:
     """Switches Python's cyclic garbage collector off, from the start of the first such block to the end of the last.
 
     If it freed an array that shares memory with NumPy while Dr.Jit records a frozen function, the process would abort.
-    A thread must have the turn (see :mod:`.turns`) when it enters and leaves, so that no other thread records then.
+    A thread must hold the lock of :mod:`.turns` when it enters and leaves, so that no other thread records meanwhile.
     """
     global _running, _was_enabled
     if _running == 0:

@@ -13,14 +13,14 @@ WINDOW_STEPS = 256
 UNROLLED_STEPS = 4
 #: Smallest number of remaining steps for which tracing several at once pays.
 UNROLLED_STEPS_LEFT = 2048
-#: Largest duration of a step, in seconds, of which a call is a large part.
+#: Largest duration of a step, in seconds, for which the overhead of a call matters.
 UNROLLED_SECONDS = 1e-3
-#: Steps that are timed before the decision.
+#: Number of steps that are timed before this is decided.
 UNROLLED_STEPS_SEEN = 32
 
 # ---- Many fields (benchmarks/many_fields.py) ---------------------------------------------------------------------
 
-#: Largest number of fields in one kernel: each is a function that is traced.
+#: Largest number of fields in one kernel. Each field is traced as a function.
 FIELDS_TOGETHER = 128
 #: Largest batch of a field that is trained with others on CUDA: its gradient is summed in half precision.
 FIELD_SAMPLES = 4096
@@ -31,20 +31,20 @@ FIELD_SAMPLES = 4096
 PROGRESS_SECONDS = 0.5
 #: Seconds between two lines of text that stand in for the bar where tqdm is not installed.
 LINES_SECONDS = 5.0
-#: Seconds that a thread trains before waiting threads have their turn: many short steps, so that changing turns costs
+#: Seconds that a thread trains before it hands the lock to a waiting thread: many short steps, so that the change costs
 #: little.
 TURN_SECONDS = 0.02
-#: Approximate seconds, and largest number of steps, between two exchanges with other processes; each waits for all.
+#: Approximate seconds, and largest number of steps, between two exchanges, in which each process waits for all others.
 EXCHANGE_SECONDS, EXCHANGE_STEPS = 0.25, 256
 
 # ---- Divergence, loss scale --------------------------------------------------------------------------------------
 
-#: Number of consecutive losses that are not finite and mean divergence, even if parameters are finite. After fewer, the
-#: next may be finite: a loss scaler skips a step whose gradient overflows.
+#: So many consecutive losses that are not finite mean divergence, even if parameters are finite. After fewer, the next
+#: may be finite: a loss scaler skips a step whose gradient overflows.
 DIVERGED_LOSSES = 10
-#: Number of consecutive steps skipped by a loss scaler that mean divergence. It halves the scale every time: after 64,
-#: no scale is left that half precision can represent, so the gradients themselves are infinite.
+#: So many consecutive steps skipped by a loss scaler mean divergence. It halves the scale every time. After 64 times,
+#: the scale is below the range of half precision, so the gradients themselves are infinite.
 DIVERGED_STEPS = 64
-#: The first loss scale, as in ``drjit.opt.GradScaler``; its factors after many steps without an overflow and after an
-#: overflow; and the number of steps without one after which it grows.
+#: The first loss scale, as in ``drjit.opt.GradScaler``; the factors by which it grows and shrinks; and the number of
+#: steps without an overflow after which it grows.
 SCALE_START, SCALE_GROWTH, SCALE_BACKOFF, SCALE_STEPS = 65536.0, 2.0, 0.5, 2000

@@ -208,7 +208,7 @@ _OF_SIZE: dict[str, Callable[[Any, Any, Any], Any]] = {
 
 
 def of_size(name: str, y: Any, target: Any, pdf: Any, size: Callable[[Any], Any] = dr.abs) -> Any:
-    """The loss of that ``name``; ``size`` is the absolute value, with its derivative at 0."""
+    """The loss called ``name``; ``size`` is the absolute value, which may define another derivative at 0."""
     return _loss(name, lambda a, b: _OF_SIZE[name](size(a - b), a, b), y, target, pdf)
 
 
@@ -240,7 +240,7 @@ def _mean(parts: list, densities: list) -> Any:
 
 
 def _check_entries(where: str, groups: dict[str, list]) -> None:
-    """Raise unless all components are arrays or numbers, and of one number of samples, or 1."""
+    """Raise unless all components are arrays or numbers, and all arrays have as many samples, or 1."""
     sizes = {}
     for name, part in ((name, part) for name, parts in groups.items() for part in parts if not _real(part)):
         array = isinstance(part, dr.ArrayBase) and dr.is_jit_v(part) and dr.depth_v(part) == 1
@@ -257,7 +257,7 @@ def _check_entries(where: str, groups: dict[str, list]) -> None:
 
 def _real(value: Any) -> bool:
     """Is ``value`` a number that single precision can represent?"""
-    if not isinstance(value, numbers.Real) or isinstance(value, (bool, np.timedelta64)):  # bools are integers to Python
+    if not isinstance(value, numbers.Real) or isinstance(value, (bool, np.timedelta64)):  # Python's bools are integers
         return False
     size: Any = abs(value)
     return bool(size <= 1e38)

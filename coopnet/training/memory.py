@@ -1,5 +1,5 @@
-"""The memory that a run needs beside its field, counted before its first kernel: if memory is missing later, the
-process ends."""
+"""The memory that a run needs beside its field, counted before its first kernel, because Dr.Jit ends the process if
+memory is missing later."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..jit.optimizers import memories, set_state
 from ..nn.sequential import stated_width
 from .trees import leaves
 
-# Numbers of arrays of a parameter's size, in single precision, that a step needs at a time beside the field's own.
+# How many arrays of a parameter's size, in single precision, a step needs at a time beside the field's own.
 # Measured by Dr.Jit's watermark on LLVM, whose cache keeps blocks of every size that was requested.
 PARAMETERS = 4  #: parameters before and after the step, the last finite ones, and the check whether they are finite
 GRADIENTS = 1.5  #: the gradient, and the buffer in which it is summed
@@ -29,7 +29,7 @@ BEST = 1  #: the parameters of the best metric
 
 #: Approximate bytes to compile a step.
 KERNELS = 1 << 27
-#: Size of the parameter with which an optimizer is tried, to count the arrays of that size that it keeps.
+#: Size of the parameter that an optimizer is given as a test, to count the arrays of that size that it keeps.
 _PROBE = 37
 
 
@@ -43,7 +43,7 @@ def check_memory(
         options: the :class:`Options` of a step.
         best: are the best parameters kept?
         samples: of a batch; 0 counts none.
-        together: fields like this one that are trained at a time.
+        together: number of fields like this one that are trained at a time.
     """
     if len(optimizer) or dr.backend_v(next(iter(field._held().values()))) != dr.JitBackend.LLVM:
         return  # the optimizer's state is allocated already; on GPUs Dr.Jit raises an error if memory is missing

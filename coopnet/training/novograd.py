@@ -24,7 +24,7 @@ class Novograd(Extended, Remembering):
         m_l \leftarrow \beta_1 m_l + (1 - \beta_1) \frac{g_l}{\sqrt{v_l} + \epsilon}, \quad
         w_l \leftarrow (1 - \mathrm{lr}\, r) w_l - \mathrm{lr}\, a \operatorname{sign} w_l - \mathrm{lr}\, m_l
 
-    In the first step both :math:`\beta` are 0, so that no other correction is necessary. A layer is one matrix,
+    In the first step both :math:`\beta` are 0, so the moments need no bias correction. A layer is one matrix,
     bias or table of a network, known after ``update(net)``, which :func:`coopnet.fit` calls. In other mappings, each
     array is a layer.
 

@@ -12,8 +12,8 @@ adds the term to all gradients.
 
 All can accumulate gradients and look ahead. With ``accumulate=n``, only every n-th call of ``step`` moves the
 parameters, by the mean of the last n gradients, like one step on a batch n times as large; steps that a loss scaler
-skips don't count. What :func:`coopnet.fit` does beside the optimizer (``clip_norm``, ``weight_decay``, ``ema``) it does
-at every call. With ``lookahead=k`` (Zhang et al. 2019), there are also slow weights :math:`s`: after k moves to
+skips don't count. The options of :func:`coopnet.fit` (``clip_norm``, ``weight_decay``, ``ema``) apply at every call.
+With ``lookahead=k`` (Zhang et al. 2019), there are also slow weights :math:`s`: after k moves to
 :math:`w`, they and the parameters become :math:`s \leftarrow s + \alpha (w - s)`. Train for a multiple of :math:`k`
 moves to end there. A moving average (``EMA``) then averages the slow weights.
 """
@@ -221,7 +221,7 @@ class Adam(Extended, EntryAdam):
             return value, memory
         if not is_matrix(name) and self.non_matrix_lr_factor != 1:
             lr = lr * self.non_matrix_lr_factor
-        lost = self._decay(value, lr, memory)  # first: the step may multiply the rate
+        lost = self._decay(value, lr, memory)  # before the step, which may multiply the rate
 
         def limited(grad: Any, lr: Any) -> tuple[Any, Any]:
             limit = self.gradient_limit
@@ -262,7 +262,7 @@ class SGD(Extended, dropt.SGD):
 
 
 def is_matrix(name: str) -> bool:
-    """Is this the name of a packed network, rather than of a grid or table?"""
+    """Is ``name`` that of a packed network, rather than of a grid or table?"""
     return name.rsplit(".", 1)[-1] == "weights"
 
 

@@ -1,6 +1,6 @@
 """Warns if a field is trained at coordinates outside of the box that its encoding needs.
 
-Outside the unit cube, levels of grids wrap around and bins repeat. A field learns badly there, without any other sign.
+Outside the unit cube, levels of grids wrap around and bins repeat. A field learns badly there, but nothing raises.
 The first batch is checked, before anything is recorded.
 """
 
@@ -17,7 +17,7 @@ from ..nn import Composite, Pad, Sequential
 from ..nn.encoding import in_unit
 from ..nn.tree import children
 
-#: Share of the samples of a batch that may lie outside: a margin, or noise around what is inside.
+#: Share of the samples of a batch that may lie outside, such as in a margin or by noise.
 SHARE = 0.1
 #: Distance outside of the box that still counts as its edge.
 MARGIN = 1e-3
@@ -50,7 +50,7 @@ def message(field: NeuralField, notes: list[tuple[Any, list, Any]]) -> str:
 
 
 def _lanes(field: NeuralField, parts: list, active: Any, numbers: list[int]) -> tuple[Any, Any]:
-    """Masks of the samples that lie outside, and of all that there are."""
+    """Two masks: the active samples that lie outside, and all active samples."""
     lanes = max(dr.width(v) for v in (*parts, *([] if active is None else [active])))
     there = dr.full(dr.mask_t(parts[0]), True, lanes)
     mapped = to_unit(parts, field.bounds)

@@ -1,6 +1,6 @@
 """The progress bar of one run or many, by tqdm: it counts steps, and shows the last loss and metric.
 
-Without tqdm, lines of text say the same more seldom: nobody who has installed Dr.Jit and NumPy alone asked for a bar.
+Without tqdm, which is optional, lines of text say the same less often.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Progress(Hook):
 
     def __init__(self) -> None:
         self.bar: Any = None
-        self.metrics, self.shown = 0, -math.inf  # number of metric values, and the time, when it last showed the loss
+        self.metrics, self.shown = 0, -math.inf  # number of metric values and time, when the loss was last shown
 
     def begin(self, run: Any) -> None:
         self.bar = progress_bar("fit", total=run.steps, initial=run.result.steps)

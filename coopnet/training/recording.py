@@ -25,6 +25,6 @@ def reasons() -> Iterator[None]:
         while first.__cause__ is not None:
             first = first.__cause__
         reason = str(first) if isinstance(first, RuntimeError) else f"{type(first).__name__}: {first}"
-        if "while recording" in reason:  # after that, Dr.Jit guesses
+        if "while recording" in reason:  # the rest of Dr.Jit's message is a guess
             reason = f"{reason.partition('!')[0]}. {_CURE}"
         raise RuntimeError(f"fit: a step could not be recorded: {reason.rstrip('.')}.") from error

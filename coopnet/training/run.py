@@ -1,4 +1,4 @@
-"""A run: its steps, and what happens between them."""
+"""A run: its steps, and the hooks that are called between them."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ class Run:
         with self.replicas.alike("resuming"):
             for hook in self.hooks:
                 hook.begin(self)
-        # the optimizer keeps literal zeros and counters; made opaque, they don't change the kernels of later steps
+        # opaque, because literal zeros and counters of the optimizer would change the kernels of later steps
         dr.make_opaque(step.optimizer.state)
         self.seed = dr.opaque(dr.uint64_array_t(step.float32), seed)
-        self.unrolled = unrolled  # None where every step is a call
+        self.unrolled = unrolled  # None if every step is a call of its own
         if unrolled is not None:
             unrolled.ahead -= self.result.steps
         self.taken = 0  # steps whose losses are on the device
         self.began = 0.0  # when the first of them was taken
         self.stride = 1  # steps in the last call
         self.interrupts: list = []  # Ctrl-C, held back until the end of a step
-        self.stepping = False  # between the beginning of a step and its end?
+        self.stepping = False  # Has a step begun that has not ended?
         self.start = time.monotonic()
         self.due = False  # Is a hook due on process 0?
 
@@ -62,7 +62,7 @@ class Run:
 
     @contextmanager
     def going(self) -> Iterator[None]:
-        """A block in which steps are taken, while :meth:`goes_on`, by a thread that has the turn.
+        """A block in which steps are taken, while :meth:`goes_on`, by a thread that holds the lock of :mod:`.turns`.
 
         Ctrl-C ends the block with ``stopped="interrupt"`` and no exception. However the block ends, the field gets its
         parameters.
@@ -86,7 +86,7 @@ class Run:
         interrupted, self.due = self.replicas.look(self.result.steps, bool(self.interrupts), due)
         if interrupted:
             raise KeyboardInterrupt
-        if self.replicas.alone:  # processes whose threads took turns in different orders would wait for each other
+        if self.replicas.alone:  # processes whose threads take turns in different orders would wait forever
             TURNS.hand_on()
         return True
 
@@ -103,7 +103,7 @@ class Run:
             step.optimizer.lr = dr.opaque(step.float32, rates[0])
         try:
             rates += [rate(first + i) for i in range(1, self.stride)]
-        except Exception:  # when that step comes it raises again
+        except Exception:  # the step itself will raise it again
             self.stride = 1
         self.stepping = True
         with reasons():
@@ -130,7 +130,9 @@ class Run:
                 hook.after_step(self)
 
     def collect(self, at_end: bool = False) -> bool:
-        """Copy the losses since the last call to the host, which waits for the device. Are all finite?"""
+        """Copy the losses since the last call to the host, which waits for the device. Returns whether training goes
+        on without divergence.
+        """
         result = self.result
         if not self.stepping:
             self.replicas.exchange(f"the losses of {result.steps} steps")  # before parameters are kept as finite

@@ -56,8 +56,8 @@ def stratified(n: int, key: Key, dtype: type, samples: int, *, stream: int = 0) 
     uniform, for any number of samples; sample :math:`i` alone stays in its part of the cube.
 
     The cube is cut along the Z-order curve (Morton 1966). Sample :math:`i` of :math:`N` has the place
-    :math:`\lfloor (2^{32} i + w_0) / N \rfloor` on it, a number of 32 bits, which are dealt to the axes in turn, the
-    highest first. Words :math:`w_1 \ldots w_n` fill up the 24 bits of each coordinate. The words are those that
+    :math:`\lfloor (2^{32} i + w_0) / N \rfloor` on it, a number of 32 bits. Its bits belong to the axes in turn, from
+    the highest on. Words :math:`w_1 \ldots w_n` fill up the 24 bits of each coordinate. The words are those that
     :func:`uniform` draws from under the same key and stream.
 
     Args:
@@ -65,8 +65,8 @@ def stratified(n: int, key: Key, dtype: type, samples: int, *, stream: int = 0) 
         key: :class:`Key`; its index, if it has one, names samples from 0 to ``samples``.
         dtype: a single-precision 1D type such as ``drjit.llvm.ad.Float``.
         samples: number of samples of the whole batch.
-        stream: tells several draws under one key apart; int in [0, 2^31). What else is drawn for the same samples needs
-            another one.
+        stream: tells several draws under one key apart; int in [0, 2^31). Other draws for the same samples need another
+            stream.
 
     Raises:
         TypeError: ``dtype`` or ``key`` has another type.

@@ -36,14 +36,14 @@ class LossScaler:
         gradients = list(gradients)
         finite = dr.mask_t(dr.leaf_t(gradients[0]))(True)
         for grad in gradients:
-            # just before it is looked at: scheduling one that is added to evaluates what is scheduled so far
+            # just before it is read: scheduling an array with pending additions evaluates all that is scheduled so far
             dr.schedule(grad)
             dr.scatter(finite, False, 0, ~dr.isfinite(grad), mode=dr.ReduceMode.NoConflicts)
         return self.judge(finite)
 
     def judge(self, good: Any) -> dict[str, Any]:
-        """The same, if it is known whether all gradients are finite; for several fields with their own scales, for
-        each.
+        """Like :meth:`unscale`, given whether all gradients are finite: ``good`` is one mask or, for several fields
+        with their own scales, a mask of all fields.
         """
         larger = self.scale_factor
         if self.grows:

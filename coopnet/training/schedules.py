@@ -75,7 +75,7 @@ def of_steps_alone(rate: Callable[[int], float]) -> Callable[[int], float]:
 
 
 def is_of_steps_alone(rate: Callable[[int], float]) -> bool:
-    """Is it marked so? Other functions may have side effects: they are called just before each step."""
+    """Is ``rate`` marked so? Other functions may have side effects, and are called just before each step."""
     return getattr(rate, "of_steps_alone", False)
 
 

@@ -52,7 +52,7 @@ class File(Hook):
         writes: bool = True,
     ):  # fmt: skip
         if path is not None and writes:
-            prepare(path, field, metadata)  # raises an error now rather than after hours
+            prepare(path, field, metadata)  # so that errors are raised now and not after hours
         self.path = None if path is None else Path(file_name(path, "fit", "checkpoint"))
         self.every, self.resume, self.metadata, self.seed = every, resume, metadata, seed
         self.written = time.monotonic()
@@ -125,7 +125,7 @@ class File(Hook):
         except (ValueError, RecursionError) as error:
             raise ValueError(f"fit: cannot resume {str(self.path)!r}: {error}") from None
         trees = _rebuilt(trees, (arrays[name] for name in flat))
-        # nothing fails from here on: a run is resumed completely or not at all
+        # all checks are done: a run is resumed completely or not at all
         set_state(step.optimizer, trees["optimizer"])
         for name in _COUNTERS:
             if name in trees:
@@ -183,7 +183,7 @@ def _progress(text: Any, identity: dict[str, Any], losses: np.ndarray | None) ->
     run, progress = state["run"], state["progress"]
     _check_keys(run, set(identity), "'run'")
     for name, expected in identity.items():
-        # as text, since to Python True is 1 and 1.0, too
+        # compared as text, since in Python True equals 1 and 1.0
         same = json.dumps(run[name], sort_keys=True) == json.dumps(expected, sort_keys=True)
         ensure(same, f"its {name} is {shown(run[name])}, but this run's is {shown(expected)}.")
     _check_keys(progress, {"steps", "metrics", "best", "seconds"}, "'progress'")
@@ -200,7 +200,7 @@ def _progress(text: Any, identity: dict[str, Any], losses: np.ndarray | None) ->
     at = [step for step, _ in pairs]
     right = at == sorted(set(at)) and (not at or 0 < at[0] <= at[-1] <= steps)
     _need(right, "the list of its metrics' steps", at, f"one that ascends up to {steps}")
-    one = best is None or json.dumps(best) in map(json.dumps, pairs)  # as text, for NaN
+    one = best is None or json.dumps(best) in map(json.dumps, pairs)  # compared as text, because of NaN
     _need(one, "its best metric", best, "one of its metrics")
     return progress | {"metrics": list(map(tuple, pairs)), "best": best and tuple(best), "losses": losses.tolist()}
 

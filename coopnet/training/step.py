@@ -43,9 +43,9 @@ class Options:
 
 
 class Step:
-    """A step in named pieces, each of which may run elsewhere; :meth:`take` shows their order.
+    """A step in named pieces, which derived classes replace or run separately; :meth:`take` shows their order.
 
-    The object holds their data. Arrays are inputs of the frozen function, and the user's functions are part of it.
+    The object holds their data. Its arrays are inputs of the frozen function, and the user's functions are part of it.
     """
 
     DRJIT_STRUCT = {
@@ -63,14 +63,14 @@ class Step:
         self.uint32 = dr.uint32_array_t(self.float32)
         self.loss_scale = options.loss_scale
         self.multipliers = {} if options.multipliers is None else layer_multipliers(field, options.multipliers)
-        self.decays: dict[str, Any] = {}  # of each entry: 1 if it decays
+        self.decays: dict[str, Any] = {}  # for each entry, 1 if it decays
         if self.weight_decay > 0:
             self.decays = decay_masks(field)
         elif decay_rate(optimizer) > 0:
             self.weight_decay = decay_rate(optimizer)
             self.decays = {name: dr.opaque(self.float32, 1) for name in field}
         self.untouched = False
-        #: Did the last step leave products to a library?
+        #: Did the last step leave matrix products to a library?
         self.left = False
         #: Number of steps to take, 0 if unknown.
         self.runs = 0
@@ -103,7 +103,7 @@ class Step:
     def call_several(self, seed: Any, number: Any, rates: Any) -> None:
         """Take steps from ``number`` on with these learning rates, frozen. All are opaque."""
         self.several(self, seed, number, rates)
-        self.untouched = False  # a single step before has warned
+        self.untouched = False  # an earlier single step has warned
 
     def warn(self, level: int) -> None:
         """Warn, once, that no gradient reaches the parameters; the caller of :func:`coopnet.fit` is ``level`` frames
@@ -116,7 +116,8 @@ class Step:
             warnings.warn(f"{where} {hint} in the objective.", RuntimeWarning, stacklevel=level)
 
     def take(self, seed: Any, number: Any, whole: bool = False) -> tuple[dict[str, Any], list, ExternalProducts | None]:
-        """The traced step, with all its products if ``whole``. It takes no key, as that would be traversed in Python.
+        """The traced step, including all matrix products if ``whole``. It takes no key, because traversing one in
+        Python costs time.
 
         Unless the step is complete, returns the arguments of :meth:`finish`: the gradients so far, operands of
         products, and instructions for them.
@@ -155,7 +156,8 @@ class Step:
         if any.
         """
         external = None if whole else ExternalProducts.where_faster(self.field, self.runs)
-        # captured arrays of other widths are recorded anew; an objective may evaluate batches of any size
+        # if captured arrays change their width, the step is recorded again; an objective may evaluate batches of any
+        # size
         with leaving(external), batch_size_known(self.objective is None):
             drawn = self.draw(key)
             inner = inner_loss(self.field, self.loss, drawn) if self.objective is None else None
@@ -165,7 +167,7 @@ class Step:
             if inner is not None and inner.taken:
                 inner.cotangent, inner.share = self.scaled(self.float32(1)), 1 / dr.width(losses)
             else:
-                dr.schedule(value)  # so that the kernel of the backward pass writes it along
+                dr.schedule(value)  # so that the kernel of the backward pass writes it, too
                 inner = None
             if external is not None:
                 external.open = True
@@ -180,7 +182,7 @@ class Step:
         return gradients
 
     def finish(self, gradients: dict[str, Any], products: list, external: ExternalProducts) -> None:
-        """The second half of a step that left products: the first does not know the gradients of networks yet."""
+        """The second half of a step that left products to a library, whose results are the gradients of networks."""
         complete = external.completed(gradients, products)
         for name, value in values(self.optimizer).items():
             set_gradient(value, complete[name])
@@ -216,7 +218,7 @@ class Step:
         return self.loss(y, targets, **({"pdf": pdf[0]} if pdf else {}))
 
     def pullback(self, losses: Any) -> None:
-        """Gradients of the mean loss and the penalty, scaled, to the optimizer's parameters."""
+        """Backpropagate the scaled mean loss and penalty to the optimizer's parameters."""
         for root in self.roots(losses):
             scaled = self.scaled(root)
             dr.set_grad(scaled, 1)
@@ -234,7 +236,7 @@ class Step:
 
     def roots(self, losses: Any) -> list:
         """The summands that are differentiated: the mean loss and the penalty."""
-        # the gradient of the mean, before reducing: a reduction here would cost a second forward pass
+        # Each loss is differentiated with the weight it has in the mean. A reduction would cost a second forward pass.
         return [losses * (1 / dr.width(losses)), *([] if self.penalty is None else [self.penalty(self.field)])]
 
     def clip(self) -> None:
@@ -272,8 +274,8 @@ class Step:
         self.field.update({name: dr.detach(source[name]) for name in source})
 
     def settle(self) -> None:
-        """Give the field its state before the first step, or the next would be recorded again: without gradients, and
-        with the optimizer's arrays, unless these are promoted to single precision.
+        """Restore the state of the field before the first step, so that the next is not recorded again: without
+        gradients, and with the optimizer's arrays, unless these are promoted to single precision.
         """
         before, parameters = values(self.optimizer), self.field.items()
         self.release({name: before[name] if type(before[name]) is type(value) else value for name, value in parameters})
@@ -287,7 +289,7 @@ class Step:
         return 0 if self.scaler is None else int(self.scaler.skipped.numpy()[0])
 
 
-# Frozen functions look into the global variables that they name, at every call: these name none.
+# Frozen functions traverse the global variables that they refer to, at every call. These refer to none.
 
 
 def _take(step: Any, *args: Any) -> Any:

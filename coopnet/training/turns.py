@@ -1,9 +1,9 @@
-"""Threads that train take turns.
+"""A lock that training threads take in turn.
 
 Dr.Jit 1.5 replays frozen functions with global variables of the process, so two threads in such functions raise or
 abort. It also traverses their arguments while it holds its lock. If Python then switches to another thread that uses
 Dr.Jit, both wait forever. So a thread in :func:`coopnet.fit` holds :data:`TURNS` from the start to the end of its run,
-and hands it on between two steps. ``docs/reliability.md`` says why ``threading.Lock`` would not do.
+and lets other threads have it between two steps. ``docs/reliability.md`` says why ``threading.Lock`` does not suffice.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Turns:
     """A reentrant lock that goes to the thread that has waited longest, and raises an error if its owner waits for a
     thread that waits for the lock.
 
-    Only ``owner`` says which thread holds it, so that an exception at any moment, such as Ctrl-C, leaves
-    it either taken or not.
+    Its whole state is ``owner``, the thread that holds it, so that an exception at any moment, such as Ctrl-C, leaves
+    it either held or free.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Turns:
         self.depth, self.since = 0, 0.0
 
     def held(self) -> bool:
-        """Does this thread have the turn?"""
+        """Does this thread hold the lock?"""
         return self.owner == threading.get_ident()
 
     def __enter__(self) -> None:
@@ -56,8 +56,8 @@ class Turns:
             self._leave()
 
     def hand_on(self) -> None:
-        """Let others have a turn, if any wait and this turn has lasted long enough. Not while the lock is held
-        twice.
+        """Let another thread have the lock, if one waits and this thread has held it long enough. Does nothing while
+        the lock is held twice.
         """
         if self.queue and self.depth == 1 and time.monotonic() - self.since >= limits.TURN_SECONDS:
             self._leave()
@@ -88,7 +88,7 @@ class Turns:
             self.condition.notify_all()
 
     def _check_owner(self) -> None:
-        """Raise ``RuntimeError`` if the thread that has the turn waits for this one to end, which it will not."""
+        """Raise ``RuntimeError`` if the thread that holds the lock waits for this one to end: a deadlock."""
         frame: FrameType | None = sys._current_frames().get(self.owner or 0)
         me = threading.current_thread()
         while frame is not None:
@@ -114,8 +114,8 @@ def exclusive() -> Turns:
 
     Use it in threads that use Dr.Jit in any way while others are in :func:`coopnet.fit`: to build and evaluate fields,
     render with Mitsuba, or call frozen functions. Without it, Dr.Jit 1.5 may raise, abort the process, or hang. It
-    waits until the running step, metric or checkpoint is done, and may be nested. :func:`coopnet.fit` in it keeps all
-    other threads out until it ends. The metric of a run does not need it: it is called in the run's turn.
+    waits until the running step, metric or checkpoint is done, and may be nested. :func:`coopnet.fit` inside it keeps
+    all other threads out until it ends. The metric of a run does not need it: the run holds the lock when it calls it.
 
     Raises:
         RuntimeError: the thread that trains is in a callback that waits for this one.
@@ -127,7 +127,7 @@ def exclusive() -> Turns:
 
 
 def in_turn(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """``function``, called in the turn of its thread, including the release of its arrays."""
+    """``function``, called while its thread holds the lock, until its arrays are released."""
 
     @functools.wraps(function)
     def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _R:

@@ -30,7 +30,7 @@ class UnrolledSteps:
         self.seconds += seconds
         if self.taken < limits.UNROLLED_STEPS_SEEN:
             return
-        # a step that leaves products to a library is two kernels with a call between
+        # a step that leaves products to a library calls it between two kernels
         able = self.foreseen and not step.left
         short = self.seconds <= self.taken * limits.UNROLLED_SECONDS
         self.several = self.several or (able and short and self.ahead >= limits.UNROLLED_STEPS_LEFT)

@@ -1,4 +1,4 @@
-"""Weights as the objects of training: penalties, clipping, decay, rates per layer and norms.
+"""Functions of weights for training: penalties, clipping, decay, rates per layer and norms.
 
 A packed network is one array; on the GPU it is a permutation of its matrices with gaps. Functions here work on the
 matrices themselves: results do not depend on where the backend keeps their entries, nor on gaps between them.
@@ -134,7 +134,7 @@ def layer_multipliers(net: Module, rates: Mapping[str, float]) -> dict[str, Any]
 
 
 def _within(start: str, *names: str) -> bool:
-    """Is any of ``names`` ``start``, or something in it?"""
+    """Is any of ``names`` equal to ``start``, or the name of a part of it?"""
     return any(name == start or name.startswith(f"{start}.") for name in names)
 
 

@@ -1,4 +1,4 @@
-"""Several processes that train one field: how they communicate, what each does, and what must be equal.
+"""Several processes that train one field: their communication, their shares of the work, and checks that they agree.
 
 ===================  =============================================
 :mod:`.group`        the base of groups of processes

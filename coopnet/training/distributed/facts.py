@@ -16,8 +16,8 @@ from .. import divergence, state
 from ..sampling import samples_by_index
 from .replicas import Replicas, digest
 
-#: Entries of an array that are compared, and how many of them may differ: processors of other types round differently,
-#: which may move a sample to another place.
+#: Entries of an array that are compared, and how many of them may differ. Different types of processors round
+#: differently, and so may draw a sample at another place.
 ENTRIES, OTHERS = 64, 16
 #: Largest difference of two equal entries, relative to the largest entry.
 TOLERANCE = 1e-2

@@ -1,4 +1,4 @@
-"""The base of groups of processes: the four things that training needs of them."""
+"""The base of groups of processes: the methods that training needs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Group:
     does not call the method within the time limit.
 
     Args:
-        chunks: sum gradients over so many fixed parts of a batch, in their order, rather than over processes. Then runs
-            with all numbers of processes that divide ``chunks`` have the same losses and weights, on LLVM to the last
-            bit, provided that all processes have the same number of threads. Each part is a pass of its own through the
-            kernels. ``None``: whatever is fastest.
+        chunks: sum gradients over so many fixed parts of a batch, in their order, rather than over processes. Then all
+            numbers of processes that divide ``chunks`` give the same losses and weights, on LLVM to the last bit,
+            provided that all processes have the same number of threads. The kernels run once for each part. ``None``:
+            one part for each process, which is fastest.
 
     Raises:
         ValueError: ``chunks`` is no positive int.
@@ -42,5 +42,5 @@ class Group:
         return [value]
 
     def broadcast(self, value: Any) -> Any:
-        """The Python object that process 0 has."""
+        """The ``value`` of process 0, on all processes."""
         return value

@@ -35,7 +35,7 @@ class MPIGroup(Group):
             from mpi4py import MPI
         except ImportError:
             raise ImportError("MPIGroup needs mpi4py and an MPI; run pip install mpi4py.") from None
-        # a communicator of its own, so that messages of the program cannot interfere
+        # a duplicate, so that messages of the program cannot interfere
         self._communicator = (MPI.COMM_WORLD if communicator is None else communicator).Dup()
         self._in_place = MPI.IN_PLACE
         self.rank, self.size = self._communicator.Get_rank(), self._communicator.Get_size()
@@ -43,7 +43,7 @@ class MPIGroup(Group):
     def sum(self, array: Any) -> Any:
         """As :meth:`Group.sum`."""
         on_gpu = dr.backend_v(array) == dr.JitBackend.CUDA
-        numbers = np.array(array.numpy()) if on_gpu else array.numpy()  # else Dr.Jit's own memory
+        numbers = np.array(array.numpy()) if on_gpu else array.numpy()  # on LLVM, it is Dr.Jit's memory
         self._communicator.Allreduce(self._in_place, numbers)
         return type(array)(numbers) if on_gpu else array
 

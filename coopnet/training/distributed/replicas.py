@@ -1,4 +1,4 @@
-"""Processes that hold the same field: what one does for all, what must be equal, and how an error in one ends all."""
+"""Processes that hold the same field: process 0 acts for all, their arguments must agree, and an error ends all."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _R = TypeVar("_R")
 
 
 class Replicas:
-    """The processes of a ``group`` in a run; by default a single process, for which all methods are free.
+    """The processes of a ``group`` in a run; by default a single process, for which the methods cost nothing.
 
     All processes make the same exchanges in the same order. If an error occurs in one, it is noted, and the process
-    goes on to its next exchange, where all learn of it and raise. Until then, it adds zeros to sums that others wait
-    for.
+    goes on to its next exchange, where all processes receive the error and raise. Until then, it adds zeros to the
+    sums that others wait for.
     """
 
     def __init__(self, group: Group | None = None):
         self.group = Group() if group is None else group
         self.alone = self.group.size == 1
-        self.leads = self.group.rank == 0  #: Does this one write, show and warn?
-        self.error: Exception | None = None  #: of this process, until all know
-        self.failed = False  #: Has one of them failed?
+        self.leads = self.group.rank == 0  #: Does this process write files, show progress and warn?
+        self.error: Exception | None = None  #: of this process, until it has been exchanged
+        self.failed = False  #: Has any process failed?
         self._pace, self._steps, self._looked = 1, 0, time.monotonic()
 
     # ---- errors -------------------------------------------------------------
@@ -117,7 +117,7 @@ class Replicas:
                     raise ValueError(f"fit: the processes differ: {name} is {both}; all must train the same.")
 
     def agree_on(self, what: str, arrays: Callable[[], Mapping[str, Any]]) -> None:
-        """The same for the numbers in ``arrays()``, which are ``what``."""
+        """Like :meth:`agree`, for a hash of the numbers in ``arrays()``; ``what`` names them in the error."""
         self.agree(what, lambda: {f"a hash of {what}": digest(arrays())})
 
     def check_gpus(self, backend: dr.JitBackend) -> None:
@@ -136,9 +136,9 @@ class Replicas:
             owners[gpu] = rank
 
     def look(self, step: int, interrupted: bool, due: bool) -> tuple[bool, bool]:
-        """Before a step: did any process get Ctrl-C, and is a hook due on process 0?
+        """Called before a step: did any process get Ctrl-C, and is a hook due on process 0?
 
-        All processes ask before the same steps, a few times a second.
+        The processes exchange this before the same steps, a few times a second.
         """
         if self.alone:
             return interrupted, due

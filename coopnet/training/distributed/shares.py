@@ -12,9 +12,7 @@ from ..trees import leaves, mapped
 
 
 def bounds(total: int, parts: int) -> list[tuple[int, int]]:
-    """Bounds of the parts of a batch: the first sample of every part, and the number of all. Sizes differ by 1 at
-    most.
-    """
+    """``(start, end)`` of each of ``parts`` parts of a batch of ``total`` samples. Their sizes differ by at most 1."""
     ends = [total * i // parts for i in range(parts + 1)]
     return list(itertools.pairwise(ends))
 

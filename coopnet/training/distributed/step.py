@@ -1,4 +1,4 @@
-"""A step of several processes: each computes the gradients of its share of a batch, and all move by their sum."""
+"""A step of several processes: each computes gradients of its share of a batch, and all apply the sum."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from .shares import bounds, sliced
 class SharedStep(Step):
     """A step whose gradients are those of a whole batch, though this process works on its samples alone.
 
-    Samples, and so their masks, have the numbers that they have in the whole batch. Everything that is summed is in one
-    flat single-precision buffer: the gradients of all parameters, and the sum of the losses. If the group sums over
-    chunks, there is such a buffer for each chunk, one behind the other; chunks of other processes are zeros.
+    Samples keep their numbers in the whole batch, and so their dropout masks. Everything that is summed is in one flat
+    single-precision buffer: the gradients of all parameters, and the sum of the losses. If the group sums over chunks,
+    there is such a buffer for each chunk, one behind the other; chunks of other processes are zeros.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class SharedStep(Step):
         if replicas.error is None:
             with replicas.noting(), reasons():
                 buffer = self.share(seed, number)
-        if buffer is None:  # others wait for a summand
+        if buffer is None:  # after an error, because other processes wait for a summand
             buffer = dr.zeros(self.float32, self.size * (self.group.chunks or 1))
             dr.make_opaque(buffer)
         buffer = self.group.sum(buffer)
@@ -75,7 +75,7 @@ class SharedStep(Step):
                     self.warn(6)
 
     def share(self, seed: Any, number: Any) -> Any:
-        """This process's summand."""
+        """The buffer of this process, which is added to those of the others."""
         parts = [self.chunk(seed, number, lo, hi) for lo, hi in self.chunks]
         if self.group.chunks is None:
             return parts[0]
@@ -117,13 +117,13 @@ class SharedStep(Step):
         return loss, gradients, operands, external
 
     def join(self, loss: Any, gradients: dict[str, Any], products: list, external: ExternalProducts) -> Any:
-        """The buffer, when the products have been computed."""
+        """The buffer, once the products have been computed."""
         buffer = self.flat(external.completed(gradients, products), loss)
         dr.eval(buffer)
         return buffer
 
     def finish(self, buffer: Any, number: Any) -> None:  # type: ignore[override]
-        """The last part: move by the gradients of all."""
+        """The last part: update the parameters by the summed gradients of all processes."""
         offset = 0
         for name, value in values(self.optimizer).items():
             set_gradient(value, self.summed(buffer, offset, self.sizes[name]))
@@ -144,12 +144,12 @@ class SharedStep(Step):
         return buffer
 
     def summed(self, buffer: Any, offset: int, size: int) -> Any:
-        """Entries of the buffer, chunk after chunk."""
+        """``size`` entries of the buffer from ``offset`` on, summed over chunks in their order."""
         entry = dr.arange(self.uint32, size) + offset
         if self.group.chunks is None:
             return dr.gather(self.float32, buffer, entry)
-        # starting from an opaque zero: adding zeros of other processes turns -0 into +0, and a single process does the
-        # same
+        # The sum starts from an opaque zero. Adding zeros of other processes turns -0 into +0, and this way a single
+        # process does the same.
         total = dr.opaque(self.float32, 0)
         for i in range(self.group.chunks):
             total = total + dr.gather(self.float32, buffer, entry + i * self.size)
@@ -164,7 +164,7 @@ class SharedStep(Step):
         return sliced(self.batch(Key(key.seed, None, key.step)), self.samples, key.index)
 
     def roots(self, losses: Any) -> list:
-        """The share of the mean loss, and in the first share the penalty."""
+        """The summands that are differentiated: this share of the mean loss and, in the first share, the penalty."""
         width, needed = dr.width(losses), self.width * self.each
         problem = f"{width} losses for a share of {self.width} of {self.samples} samples"
         hint = "each must belong to a sample of the batch, or of coopnet.training.by_index"
@@ -175,7 +175,7 @@ class SharedStep(Step):
         return roots
 
 
-# Frozen functions look into the global variables that they name, at every call: this one names none.
+# Frozen functions traverse the global variables that they refer to, at every call. This one refers to none.
 
 
 def _join(step: Any, *args: Any) -> Any:

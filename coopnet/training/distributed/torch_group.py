@@ -103,7 +103,7 @@ class TorchGroup(Group):
     def _initialize(self) -> None:
         store, rank, size = next(self._distributed.rendezvous("env://", timeout=self._limit))
         if os.environ.get("GROUP_WORLD_SIZE") == "1":
-            # After a restart, torchrun's store still has the addresses of the processes that are gone (PyTorch 2.13).
+            # After a restart, torchrun's store still has the addresses of the old processes (PyTorch 2.13).
             # Every host counts its own restarts, so this does not work with several hosts: docs/distributed.md.
             store = self._distributed.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
         self._distributed.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=self._limit)

@@ -3,7 +3,7 @@
 =================  ===================================================
 :mod:`.fit`        ``fit_many``
 :mod:`.jobs`       all jobs, and their runs one after the other or in groups
-:mod:`.job`        one job by itself
+:mod:`.job`        a single job
 :mod:`.group`      a step of several fields at once
 :mod:`.group_run`  a run of a group
 :mod:`.directory`  the directory of results

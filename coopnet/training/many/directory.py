@@ -1,4 +1,4 @@
-"""The directory of the results of many jobs: a checkpoint for each, and one file that says how each ended."""
+"""The directory of the results of many jobs: a checkpoint for each, and one file with the outcome of each."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Directory:
         return outcomes
 
     def note(self, number: int, seed: int, result: FitResult) -> None:
-        """Add how a job ended."""
+        """Append the outcome of a job to the file of results."""
         if self.path is None:
             return
         checkpoint = self.checkpoint(number)

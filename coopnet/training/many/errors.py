@@ -15,7 +15,7 @@ _KINDS = (ValueError, TypeError, RuntimeError, OSError, NoRoom)
 def errors_of(first: int, last: int) -> Iterator[None]:
     """A block for the jobs ``first`` to ``last``: messages of errors begin with these numbers.
 
-    Errors of types that may need more than a message stay as they are.
+    Errors whose type may need other arguments than a message stay as they are.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""A step of several fields at once: their parameters side by side, their samples in neighbouring lanes.
+"""A step of several fields at once: their parameters are concatenated, their samples in neighbouring lanes.
 
 Operations on single entries of parameters treat all fields at once. Sums over a field (its loss, the norm of its
 gradient, whether that is finite) become sums over a block of entries.
@@ -39,7 +39,7 @@ _BY_ENTRY = (Adam, SGD, opt.Adam, opt.AdamW, opt.SGD, opt.RMSProp)
 
 
 def hindrance(step: JobStep) -> str:
-    """Why several fields cannot be trained in one kernel by steps like ``step``; nothing if they can."""
+    """The reason why fields cannot be trained in one kernel by steps like ``step``; an empty string if they can."""
     optimizer = step.optimizer
     if type(optimizer) not in _BY_ENTRY or getattr(optimizer, "uniform", False):
         return f"{type(optimizer).__name__} does not treat each entry of a parameter by itself"
@@ -56,9 +56,10 @@ def hindrance(step: JobStep) -> str:
 
 
 def lanes_of(samples: int, backend: dr.JitBackend) -> int:
-    """Lanes for the samples of a field: whole warps on a GPU.
+    """The number of lanes for the samples of a field: whole warps on a GPU.
 
-    The lanes of a warp add their outer products up together, to the matrix of one of them (OptiX 9, driver 580).
+    All lanes of a warp add their outer products to the matrix of one of them (OptiX 9, driver 580), so a warp must not
+    hold samples of two fields.
     """
     return -(-samples // WARP) * WARP if backend == dr.JitBackend.CUDA else samples
 
@@ -99,7 +100,7 @@ class GroupStep(JobStep):
         self.multipliers = {k: dr.tile(v, count) for k, v in first.multipliers.items()}
         self.decays = {k: dr.tile(v, count) if dr.width(v) > 1 else v for k, v in first.decays.items()}
         dr.eval(self.multipliers, self.decays)
-        # each field has its own loss scale, which the optimizer's step could not have
+        # each field has its own loss scale, which the optimizer's step does not support
         self.scaler, self.scales = None, copy.copy(first.scaler)
         self.optimizer = copy.copy(first.optimizer)
         self.stack()
@@ -121,7 +122,7 @@ class GroupStep(JobStep):
         """Give each field's step its state, and its field its parameters."""
         uint32 = type(self.jobs)
         for number, step in enumerate(self.steps):
-            k = dr.opaque(uint32, number)  # or each would have a kernel of its own
+            k = dr.opaque(uint32, number)  # otherwise each field would need a kernel of its own
             set_state(step.optimizer, _part(self.optimizer.state, step.optimizer.state, k))
             if self.scales is not None:
                 vars(step.scaler).update(_part(vars(self.scales), vars(step.scaler), k))
@@ -195,7 +196,7 @@ class GroupStep(JobStep):
         return dr.width(stacked) // self.count
 
     def _each(self, of_fields: Any, stacked: Any) -> Any:
-        """An array with an entry for each field, for each entry of ``stacked``."""
+        """An array with an entry for each field, repeated for every entry of ``stacked``."""
         return dr.repeat(of_fields, self._size(stacked))
 
     def _set_gradients(self, gradients: Mapping[str, Any]) -> None:
@@ -204,7 +205,7 @@ class GroupStep(JobStep):
 
 
 def restart(step: Step, kept: Mapping[str, Any]) -> None:
-    """Let a field whose training diverged go on from the parameters ``kept``, with a new state of the optimizer."""
+    """Continue the training of a diverged field from the parameters ``kept``, with a new state of the optimizer."""
     state = {}
     for name, (_, promoted, rate, memory) in step.optimizer.state.items():
         empty = mapped(lambda v: v if _counts(v) else dr.zeros(type(v), dr.width(v)), memory)

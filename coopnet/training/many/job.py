@@ -1,4 +1,4 @@
-"""One of many fields by itself: a step that knows its job's number, and its run."""
+"""A single job of many: a step that has the job's number, and its run."""
 
 from __future__ import annotations
 
