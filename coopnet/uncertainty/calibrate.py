@@ -74,7 +74,7 @@ def calibrate(
 
     ==============  ===============================================================================================
     ``"factor"``    :math:`c\,\sigma` with :math:`c^2 = \frac1n \sum_i e_i^2 / \sigma_i^2`, of largest likelihood
-    ``"isotonic"``  :math:`\sqrt{g(\sigma)}`: of all functions that never fall, :math:`g` is the closest to the means
+    ``"isotonic"``  :math:`\sqrt{g(\sigma)}`: of all non-decreasing functions, :math:`g` is the closest to the means
                     of the :math:`e_i^2` of about 25 neighbours in :math:`\sigma` (Barlow et al. 1972), linear between
                     the means of its steps and constant beyond; for deviations in the right order whose sizes are not
                     all wrong by the same factor
@@ -119,7 +119,7 @@ def calibrate(
     s = np.concatenate([v.numpy() for v in spread]).astype(np.float64)
     usable = np.isfinite(e).all() and np.isfinite(s).all() and e.any() and s.any()
     ensure(usable, f"{_WHERE}: errors or deviations on the data held out are zero everywhere, or not finite.")
-    s = np.maximum(s, 1e-6 * s.max())  # draws that agree by chance
+    s = np.maximum(s, 1e-6 * s.max())  # not 0 where all draws agree by chance
     if method == "factor":
         return Calibrated(field, key, samples, float(np.sqrt(np.mean(e / np.square(s)))))
     knots, values = isotonic(s, e, NEIGHBOURS)
@@ -137,7 +137,7 @@ def moments(field: Any, p: Any, key: Key, samples: int) -> tuple[Any, Any]:
 
 
 def isotonic(x: np.ndarray, y: np.ndarray, least: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """The least squares fit of ``y`` that does not fall with ``x``: the mean ``x`` and the value of every step.
+    """The non-decreasing least squares fit of ``y`` as a function of ``x``: mean ``x`` and value of every step.
 
     It begins with the means of ``least`` neighbours or a few more, and pools those that are out of order. At least two
     steps are returned.

@@ -64,7 +64,7 @@ def _drawn(
 
 
 def inputs_and_targets(drawn: Any, field: NeuralField, where: str, what: str) -> tuple[Any, list]:
-    """The inputs and the components of the targets, of which ``drawn`` must be a pair."""
+    """The inputs and the components of the targets in ``drawn``, which must be a pair."""
     is_pair = isinstance(drawn, (tuple, list)) and len(drawn) == 2
     ensure(is_pair, f"{where}: {what} a {type(drawn).__name__}; a pair (inputs, targets) is needed.", TypeError)
     inputs, targets = drawn

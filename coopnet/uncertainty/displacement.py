@@ -63,14 +63,14 @@ def is_displaced(field: Any) -> bool:
 
 
 def displacement_std(field: NeuralField, unit: list) -> Any:
-    """How far a place may move, in the units of the coordinates; ``unit`` are the coordinates for the encoding."""
+    """How far a place may move, in units of the coordinates; ``unit`` are the coordinates mapped to the unit cube."""
     layer = field.encoding
     deviations = layer.interpolated(layer.deviation.value.data, unit[: len(layer.sides)])
     return dr.sqrt(sum(dr.square(v * extent) for v, extent in zip(deviations, _extents(field), strict=True)))
 
 
 def _extents(field: NeuralField) -> list[float]:
-    """How long the box is along each axis that is displaced."""
+    """The length of the box along each axis that is displaced."""
     low, high = corners(field.bounds, field.in_features)
     return [float(v) for v in (high - low)[: len(field.encoding.sides)]]
 
@@ -123,7 +123,7 @@ class DisplacementSums:
 
     def add(self, inputs: Any, targets: list) -> None:
         with dr.resume_grad():
-            if self.entries is None:  # what is raised in a recording becomes a RuntimeError without the message
+            if self.entries is None:  # while recording, an error would become a RuntimeError without its message
                 _followed(self.field, inputs, targets, self.predict)
             sums, numbers = self.frozen(self.field, inputs, targets)
         squares, share, count = (float(v.numpy()[0]) for v in numbers)
@@ -205,8 +205,8 @@ def _entry_sums(layer: Displaced, unit: list, rows: list[list], n: int) -> Any:
 
     ``rows`` are the derivatives of each prediction with respect to the displacement of each sample. Sample ``s``
     belongs to prediction ``s % n``. The derivative with respect to a vertex is a weighted sum over the samples around
-    it, which is then squared. Along a straight ray these samples follow one another, so the first of them can add up
-    all.
+    it, which is then squared. Along a straight ray these samples are consecutive, so the lane of the first adds up all
+    of them.
     """
     single, axes = type(unit[0]), len(unit)
     uint32 = dr.uint32_array_t(single)
@@ -229,7 +229,7 @@ def _entry_sums(layer: Displaced, unit: list, rows: list[list], n: int) -> Any:
         return layer.cell([dr.gather(single, v, s) for v in unit])
 
     def around(lowest: list) -> Any:
-        """Is the vertex one of this cell's?"""
+        """Is ``vertex`` a corner of the cell whose lowest corner is ``lowest``?"""
         inside = dr.mask_t(single)(True)
         for a, b in zip(vertex, lowest, strict=True):
             inside &= (a - b) < 2  # unsigned

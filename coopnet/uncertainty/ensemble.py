@@ -28,7 +28,7 @@ def ensemble(fields: Sequence[NeuralField]) -> NeuralField:
     A key picks a member: number :math:`\mathrm{step} \bmod K`. This member gets the key of step :math:`\lfloor
     \mathrm{step} / K \rfloor` for its own draws. So :func:`mc_dropout` with a multiple of :math:`K` samples returns the
     moments of all members (and evaluates each once). In ``ray_march(..., dropout="ray")`` and ``render_mc``, a pass
-    sees one member. A call with a key costs as much as all members.
+    uses one member. A call with a key costs as much as all members.
 
     Args:
         fields: two or more built fields of one backend and precision, with the same inputs, outputs and ``bounds``.
@@ -71,7 +71,7 @@ def ensemble(fields: Sequence[NeuralField]) -> NeuralField:
 
 
 def members_of(field: Any) -> Members | None:
-    """The members of an ensemble."""
+    """The members of an ensemble; ``None`` for other fields."""
     encoding = getattr(field, "encoding", None)
     return encoding if isinstance(encoding, Members) else None
 

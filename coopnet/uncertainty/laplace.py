@@ -161,7 +161,7 @@ def laplace(
 
 
 def _with_draws(field: NeuralField) -> NeuralField:
-    """A copy of ``field`` whose layers draw, by deviations of zero."""
+    """A copy of ``field`` with layers that draw parameters; their deviations are zero so far."""
     streams = itertools.chain([0], itertools.count(2))  # 1 is the last layer's
     encoding = _encoding_with_draws(field.encoding, streams)
     drawn = [] if encoding is None else [m for m in children(encoding) if isinstance(m, DrawnGrid)]
@@ -179,7 +179,7 @@ def _with_draws(field: NeuralField) -> NeuralField:
 
 
 def _encoding_with_draws(encoding: Any, streams: Iterator[int]) -> Any:
-    """``encoding`` whose grids draw, each from a stream of its own; those in a product stay."""
+    """``encoding`` with grids that draw features, each from a stream of its own; grids in products are unchanged."""
     if isinstance(encoding, Lattice):
         return DrawnGrid(encoding, next(streams))
     product = isinstance(encoding, Composite) and encoding.reduction == "product"
@@ -189,7 +189,7 @@ def _encoding_with_draws(encoding: Any, streams: Iterator[int]) -> Any:
 
 
 def _new_parameters(layer: Any) -> list:
-    """Owners of those parameters in ``layer`` that the field had none for."""
+    """Owners of the parameters in ``layer`` that the field did not have."""
     if isinstance(layer, DrawnGrid):
         return [layer.deviation.value]
     return [layer.factor] if isinstance(layer, DrawnLinear) else []
@@ -248,7 +248,7 @@ def _squares(unit: list, rows: list[list]) -> list:
 
 
 def _entry_sums(part: GridPart, unit: list, squares: list) -> Any:
-    """The sums, by every entry of a grid, of :func:`_squares`, which are evaluated."""
+    """The sums of the evaluated ``squares`` (see :func:`_squares`) for every entry of a grid."""
     grid = part.layer.grid.grid.value
     n, single = grid.n_features, grid.dtype
     terms = single(dr.opaque_width(squares[0])) * grid.vertices
@@ -265,7 +265,7 @@ def _entry_sums(part: GridPart, unit: list, squares: list) -> Any:
 
 
 def _set_last(field: NeuralField, matrix: np.ndarray, prior: float | None) -> None:
-    """Give the last layer the factor of the inverse of its precision, ``matrix`` and the prior's."""
+    """Give the last layer a factor of its covariance, the inverse of ``matrix`` plus the precision of the prior."""
     linear = Linearized(field)
     name = next(p.name for p in parameters(field) if p.owner is linear.last.factor).rpartition(".factor.")[0]
     weights = field.matrix(f"{name}.linear.weights")

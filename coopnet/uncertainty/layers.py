@@ -31,12 +31,12 @@ def rebuilt(field: NeuralField, encoding: Any, network: Any, fresh: Callable[[An
 
 
 def behind_hidden(network: Any, make: Callable[[], Any]) -> Any:
-    """``network`` with the layer ``make()`` behind every hidden activation: all but those that end it."""
+    """``network`` with the layer ``make()`` behind every activation, except those at the end of the network."""
     return _behind(network, make, ends=True)
 
 
 def _behind(layer: Any, make: Callable[[], Any], ends: bool) -> Any:
-    """``layer``, which ``ends`` the network or not."""
+    """:func:`behind_hidden` for a ``layer`` of the network; ``ends``: is it the last one?"""
     if isinstance(layer, Heads):
         trunk = None if layer.trunk is None else _behind(layer.trunk, make, False)
         return Heads(trunk, {name: _behind(head, make, ends) for name, head in layer.heads.items()})
@@ -54,12 +54,12 @@ def _behind(layer: Any, make: Callable[[], Any], ends: bool) -> Any:
 
 
 def is_activation(layer: Any) -> bool:
-    """Is it an activation, of ours or of ``drjit.nn``?"""
+    """Is ``layer`` an activation, of coopnet or of ``drjit.nn``?"""
     return isinstance(layer, (Activation, drnn.ReLU, drnn.LeakyReLU, drnn.Tanh, drnn.Exp, drnn.Exp2))
 
 
 def has_matrix(layer: Any) -> bool:
-    """Does it contain a linear layer?"""
+    """Does ``layer`` contain a linear layer?"""
     return any(isinstance(inner, drnn.Linear) for inner in children(layer))
 
 

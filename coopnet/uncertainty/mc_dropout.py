@@ -65,8 +65,8 @@ def mc_dropout(field: Any, x: Any, key: Key, samples: int) -> tuple[Any, Any]:
         The pair (mean, standard deviation), each of the same kind and type as ``field(x, key)``.
 
     Warns:
-        RuntimeWarning: once, for a field with a grid whose features are not drawn: masks do not tell what such a grid
-            has not seen.
+        RuntimeWarning: once, for a field with a grid whose features are not drawn: masks do not show which entries of
+            such a grid no sample has visited.
 
     Raises:
         ValueError: ``field`` has no dropout; ``samples`` out of range; ``x`` empty or of another shape.
@@ -87,7 +87,7 @@ def mc_dropout(field: Any, x: Any, key: Key, samples: int) -> tuple[Any, Any]:
     if kind == kinds.TENSOR:
         if not isinstance(field, NeuralField):
             return _passes(lambda i: field(x, key.fold_in(first + dr.opaque(uint32, i))), samples, leaf)
-        # by rows: a loop cannot make a tensor of arrays, which would take memory
+        # row by row, because a loop cannot make a tensor of arrays, which would take memory
         mean, deviation = mc_dropout(field, [row.array for row in x], key, samples)
         tensor = dr.tensor_t(type(mean[0]))
         return tensor(mean), tensor(deviation)
@@ -117,7 +117,7 @@ def over_passes(evaluate: Any, count: Any, leaf: type, differentiable: bool = Fa
     """Mean and deviation of ``evaluate(i)`` over ``i < count``, a ``UInt32``, in one symbolic loop."""
     uint32, f32 = type(count), dr.float32_array_t(leaf)
     with dr.suspend_grad():
-        like = evaluate(uint32(0))  # traced, not run: says what the results look like
+        like = evaluate(uint32(0))  # traced, not run, for the kind and number of the results
         outputs = kinds.components(like)
         width = max(dr.width(v) for v in outputs)
         zeros = [dr.zeros(f32, width) for _ in outputs]
@@ -179,7 +179,7 @@ def _welford(values: list, n: Any, mean: list, spread: list) -> tuple[list, list
         delta = value - m
         updated = m + delta / n
         new_mean.append(updated)
-        # an explicit fma, so that no compiler decides
+        # an explicit fma, so that all backends round alike
         new_spread.append(dr.fma(delta, value - updated, s))
     return new_mean, new_spread
 
@@ -197,7 +197,7 @@ _warned = False
 
 
 def warn_unseen(field: Any, where: str, stacklevel: int) -> None:
-    """Warn once that masks do not tell what a grid has not seen, if ``field`` has one whose features are not drawn."""
+    """Warn once if ``field`` has a grid whose features are not drawn: masks do not show its unvisited entries."""
     global _warned
     layers = list(children(field))
     noisy = any(isinstance(layer, (DrawnGrid, Displaced, Members)) for layer in layers)
@@ -213,12 +213,12 @@ def warn_unseen(field: Any, where: str, stacklevel: int) -> None:
 
 
 def has_dropout(field: Any) -> bool:
-    """Does it have a :class:`Dropout` that draws masks?"""
+    """Does ``field`` have a :class:`Dropout` that draws masks?"""
     return any(isinstance(m, Dropout) and m.active() for m in children(field))
 
 
 def draws(field: Any) -> bool:
-    """Does a key change its outputs: by masks, drawn parameters, or members?"""
+    """Does a key change the outputs of ``field``: by masks, drawn parameters, or members?"""
     return has_dropout(field) or any(isinstance(m, (Drawn, Members)) for m in children(field))
 
 
@@ -240,8 +240,8 @@ def check_passes(where: str, key: Any, samples: Any) -> int:
 
 
 def check_draws(where: str, field: Any, stacklevel: int) -> None:
-    """Raise ``ValueError`` unless ``field`` draws something, and warn once of masks behind a grid."""
-    # the layers of others may draw masks, too
+    """Raise ``ValueError`` unless ``field`` draws something; warn as :func:`warn_unseen`."""
+    # layers of other packages may draw masks, too
     known = all(type(m).__module__.split(".")[0] in ("coopnet", "drjit") for m in children(field))
     if known and not draws(field):
         hint = "train it with some, such as MLP(..., dropout=0.1), or use posthoc_dropout, laplace or ensemble"

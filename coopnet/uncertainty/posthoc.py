@@ -34,8 +34,8 @@ def posthoc_dropout(
     batches: int = 16,
     loss: Callable[[Any, Any], Any] | None = None,
 ) -> tuple[NeuralField, float]:
-    r"""Dropout for a field that was trained without any: as much as hardly changes the training loss (Sun et al. 2024,
-    *PH-Dropout*).
+    r"""Dropout for a field that was trained without any, at the largest rate that hardly changes the training loss
+    (Sun et al. 2024, *PH-Dropout*).
 
     It puts a :class:`Dropout` of 32 bits behind every hidden activation, and one behind the features of grids. All have
     the same rate :math:`p`, the largest with
@@ -49,8 +49,8 @@ def posthoc_dropout(
     numbers, so a unit that is dropped at one rate is dropped at every larger rate, too. A field that fits its data well
     gets a small rate: 1e-3 and less.
 
-    The deviation over masks shows where the data leave the field free. It does not show what a grid knows: entries that
-    no sample has visited keep their initial values under every mask. :func:`laplace` shows that
+    The deviation over masks shows where the data do not determine the field. It does not show which entries of a grid
+    no sample has visited: they keep their initial values under every mask. :func:`laplace` shows them
     (``docs/uncertainty.md``).
 
     Args:
@@ -108,12 +108,12 @@ def posthoc_dropout(
 
 
 def _rate(exponent: float) -> float:
-    """A power of 2 in single precision, in which kernels read rates."""
+    """A power of 2, rounded to single precision, in which kernels read rates."""
     return float(np.float32(2**exponent))
 
 
 def _dropout() -> Dropout:
-    return Dropout(bits=32)  # so that rates of a millionth are what they say
+    return Dropout(bits=32)  # fewer bits would round rates of a millionth
 
 
 def _with_dropout(field: NeuralField) -> NeuralField:

@@ -21,8 +21,8 @@ def auroc(score: Any, positive: Any) -> float:
     .. math:: P(s_i > s_j) + \tfrac12 P(s_i = s_j) \quad \text{for a positive sample } i \text{ and another } j
 
     1 if all positive samples have larger scores, 0.5 for a random order, 0 if all have smaller ones. Take a deviation
-    as the score, and samples far from all training data as the positive ones: then it tells whether a field knows what
-    it has not seen.
+    as the score, and samples far from all training data as the positive ones: then it measures whether a field is more
+    uncertain there.
 
     Args:
         score: a number for each sample, such as a deviation; a NumPy or Dr.Jit array of any shape.

@@ -15,7 +15,7 @@ from .linearized import deviations, is_drawn
 
 
 def has_std(field: NeuralField) -> bool:
-    """Was it made by :func:`laplace` or :func:`ensemble`, so that it has a deviation without a draw?"""
+    """Was ``field`` made by :func:`laplace` or :func:`ensemble`, so that it has a deviation without drawing?"""
     return members_of(field) is not None or is_drawn(field) or is_displaced(field)
 
 
