@@ -18,8 +18,8 @@ volumes
 :mod:`.compositing`        emission and absorption of samples in memory
 :mod:`.radiance`           density and color of a field
 :mod:`.cells`              a box of cells
-:mod:`.occupancy`          which of them are not empty
-:mod:`.visits`             how often rays have come to them
+:mod:`.occupancy`          which cells are not empty
+:mod:`.visits`             how often rays have visited cells
 =========================  ============================================
 """
 

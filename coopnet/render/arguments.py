@@ -81,12 +81,12 @@ def _row(where: str, name: str, value: Any, single: type) -> Any:
     """A number, or one for each sample, as a ``Float``."""
     row = np.empty(0, object)
     with contextlib.suppress(Exception):  # any error of NumPy, or of a foreign list
-        # NumPy would read Dr.Jit's arrays, and forget the mask of its own
+        # NumPy would convert Dr.Jit's arrays, and drop the mask of its own masked arrays
         if not isinstance(value, np.ma.MaskedArray) and not _holds_arrays(value):
             row = np.asarray(value)
     valid = row.dtype.kind in "iuf" and row.ndim < 2
     check(valid, where, name, value, "a number, a list of numbers or a Dr.Jit Float", TypeError)
-    # kernels of the CPU depend on the addresses of arrays modulo 64 bytes, and NumPy's arrays begin anywhere
+    # kernels of the CPU depend on the addresses of arrays modulo 64 bytes, and NumPy does not align its arrays so
     memory = np.empty(row.size + 15, np.float32)
     start = -memory.ctypes.data % 64 // 4
     with np.errstate(over="ignore"):

@@ -1,4 +1,4 @@
-"""A box cut into cells, along whose rays something is kept or counted."""
+"""A box cut into cells: the base of grids that keep a value for each cell."""
 
 from __future__ import annotations
 

@@ -29,13 +29,14 @@ class Pullback:
     """Cotangents of samples from those of a ray's sums, one sample after the other.
 
     Args:
-        sums, cotangents: ``[r, g, b, depth, transmittance]`` of the rays, and the derivatives of the loss by them.
+        sums, cotangents: ``[r, g, b, depth, transmittance]`` of the rays, and the derivatives of the loss with respect
+            to them.
     """
 
     def __init__(self, sums: Sums, cotangents: Sums):
         *total, transmittance = (dr.detach(v) for v in sums)
         *self.weights, weight = (dr.detach(v) for v in cotangents)
-        # the derivative of the loss times all light that reaches the camera: the sums enter only by this number
+        # all light that reaches the camera, times the derivatives of the loss: the sums are used in no other way
         self.behind = sum((v * w for v, w in zip(total, self.weights, strict=True)), transmittance * weight)
 
     def sample(self, transmittance: Any, behind: Any, tau: Any, values: list) -> tuple[Any, Any, Any, list]:

@@ -1,4 +1,4 @@
-"""Marching twice: once for the sums, and, for gradients, a second time with the sums known."""
+"""Marching twice: once for the sums, and a second time for gradients, which need the sums."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def march_replay(marcher: Marcher, rays: SampledRays, parameters: ModuleParamete
 class Replay(dr.CustomOp):
     """Walks along the rays again for the gradient, and differentiates one sample at a time.
 
-    ``geometry`` are the components of origins and directions, near and bin lengths, ``moving`` if any of them wants a
-    gradient; ``arrays`` are the parameters.
+    ``geometry`` are the components of origins and directions, near and bin lengths; ``moving`` says whether any of them
+    tracks gradients; ``arrays`` are the parameters.
     """
 
     def eval(  # type: ignore[override]
@@ -41,7 +41,7 @@ class Replay(dr.CustomOp):
         with dr.resume_grad(), dr.isolate_grad():
             moving = [self._moving(v, g) for v, g in zip(self.rays.geometry, self.grad_in("geometry"), strict=True)]
             arrays = [self._moving(v, g) for v, g in zip(self.arrays, self.grad_in("arrays"), strict=True)]
-            # also while it is differentiated, for which Dr.Jit traces the loop's body again
+            # the derivative is computed in this block, too, because Dr.Jit traces the loop's body again for it
             with self.parameters.replaced(arrays):
                 tangents = dr.forward_to(*self.marcher.march(self.rays.moved(moving)))
         self.set_grad_out([dr.detach(v) for v in tangents])

@@ -238,5 +238,5 @@ class OccupancyGrid(BoxOfCells):
 def _numbers(where: str, values: Any) -> Any:
     try:
         return np.ascontiguousarray(values, np.float32).ravel()
-    except Exception as error:  # whatever NumPy says
+    except Exception as error:  # any error of NumPy
         raise ValueError(f"{where}: got no array of numbers ({str(error)[:80]}).") from None

@@ -24,7 +24,7 @@ class ModuleParameters:
     @contextlib.contextmanager
     def replaced(self, arrays: list) -> Iterator[None]:
         """Within this context, the modules compute with ``arrays`` in place of :meth:`arrays`."""
-        kept = [type(v)(v) for v in self.arrays()]  # copies: the arrays themselves will hold others
+        kept = [type(v)(v) for v in self.arrays()]  # copies, because the arrays themselves are overwritten
         self._set(arrays)
         try:
             with relaxed_as(kept):
@@ -39,5 +39,5 @@ class ModuleParameters:
                 module[name] = next(remaining)
 
     def wanted(self) -> bool:
-        """Does any track gradients?"""
+        """Does any parameter track gradients?"""
         return any(dr.grad_enabled(v) for v in self.arrays())

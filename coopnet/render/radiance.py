@@ -28,7 +28,7 @@ FUNCTIONS = {
 DENSITIES = ("softplus", "exp", "relu", "none")
 COLORS = ("sigmoid", "softplus", "exp", "relu", "none")
 
-#: Output activations that are not negative. A second activation would keep values far from zero: sigmoid above 1/2.
+#: Output activations that are not negative. A second activation would keep values away from 0: a sigmoid, above 1/2.
 _POSITIVE = (Exp, ReLU, Sigmoid, Softplus, Squareplus)
 _TWICE = ("exp", "sigmoid", "softplus")
 

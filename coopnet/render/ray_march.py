@@ -43,7 +43,7 @@ class March:
         color: ``Array3f``, the light that arrives, background included.
         transmittance: ``Float``, the share of the background that is seen.
         depth: ``Float``, the expected distance, not normalized: divide by ``1 - transmittance`` for the mean distance
-            of what the ray met.
+            at which the ray is absorbed.
 
     >>> mean_distance = seen.depth / (1 - seen.transmittance)
     """
@@ -102,8 +102,8 @@ def ray_march(
             or rows of them, also as a NumPy array of shape (3,) or (3, rays), rounded to single precision. One of each
             or one for each ray. Or ``o`` is a ray such as ``mi.Ray3f``, and ``d`` left out. Rays of numbers are on the
             backend of ``field`` if that is a field. Distances count lengths of ``d``.
-        near, far: a number, a row of numbers or a ``Float``, one or one for each ray. Rays with ``far <= near``
-            meet nothing.
+        near, far: a number, a row of numbers or a ``Float``, one or one for each ray. Rays with ``far <= near`` see
+            only the background.
         steps: number of bins, at most 2^20.
         key: draws the jitter and turns on dropout; its index identifies the rays.
         jitter: with a key, move samples within their bins; else they lie in the middle.
@@ -125,8 +125,8 @@ def ray_march(
             or a list.
 
     Returns:
-        A :class:`March` with ``color``, ``transmittance`` and ``depth``, differentiable by the field's parameters,
-        ``o``, ``d``, ``near``, ``far`` and ``background``, in forward and reverse mode.
+        A :class:`March` with ``color``, ``transmittance`` and ``depth``, differentiable with respect to the field's
+        parameters, ``o``, ``d``, ``near``, ``far`` and ``background``, in forward and reverse mode.
 
     Raises:
         TypeError, ValueError: arguments of other kinds or out of range, a field that is not built or has another number
@@ -185,7 +185,7 @@ def _networks(field: Any, parameters: Any, mode: str, where: str) -> ModuleParam
 
 def _mode(mode: str, networks: ModuleParameters | None, rays: SampledRays, where: str) -> str:
     """The mode for the argument ``mode``; raises if it is not possible."""
-    # traced code may depend on anything
+    # traced code may depend on unknown parameters
     wanted = dr.grad_enabled(rays.geometry) or networks is None or networks.wanted()
     n = dr.width(rays.dt)
     if mode == "auto":

@@ -1,4 +1,4 @@
-"""Mean and deviation of what is seen along rays, over draws of a radiance field."""
+"""Mean and deviation of color and depth along rays, over draws of a radiance field."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class MarchMoments:
         color, color_std: ``Array3f``, mean and standard deviation of the light that arrives.
         depth, depth_std: ``Float``, of the expected distance, not normalized, as in :class:`March`.
         transmittance: ``Float``, the mean share of the background that is seen.
-        unmet: ``Float``, the square of the transmittance, which is added to the variance for rays that meet nothing.
+        unmet: ``Float``, the square of the transmittance, which adds to the variance where rays pass through.
         variance: ``Float``, the variance of the color, as mean of its three components, plus ``unmet``.
 
     >>> found = cn.render.ray_march_mc(cn.ensemble([volume, volume]), o, d, 0.5, 3.5, 8, key=key, samples=2)

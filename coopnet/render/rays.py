@@ -1,4 +1,4 @@
-"""The samples of rays: one in each of so many bins."""
+"""The samples of rays: one in each bin of equal length."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ class SampledRays:
         return [*self.o, *self.d, self.near, self.dt]
 
     def moved(self, geometry: list) -> SampledRays:
-        """The same rays in other places."""
+        """The same rays with another :meth:`geometry`."""
         o, d, (near, dt) = geometry[:3], geometry[3:6], geometry[6:]
         return SampledRays(o, d, near, dt, self.steps, self.alive, self.words, self.jitter, self.masks)
 
     def gather(self, ray: Any) -> SampledRays:
-        """Rays number ``ray``, each of which may be asked for often."""
+        """The rays with the numbers ``ray``, which may repeat."""
 
         def get(v: Any) -> Any:
             return dr.gather(type(v), v, ray) if dr.width(v) > 1 else v

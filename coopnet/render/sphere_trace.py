@@ -160,7 +160,9 @@ def sphere_trace(
 
 
 def _finite(rays: Rays, active: Any) -> tuple[Any, Any, Any]:
-    """Detached origins and directions without what is not finite, and the lanes in which nothing was."""
+    """Detached origins and directions, and the mask of rays to trace: active ones that are finite and have a
+    direction. Others are replaced by a ray from 0 along z.
+    """
     o, d = dr.detach(rays.o), dr.detach(rays.d)
     length = dr.squared_norm(d)
     ok = active & dr.all(dr.isfinite(o)) & dr.isfinite(length) & (length > TINY)

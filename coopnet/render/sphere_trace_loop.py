@@ -43,10 +43,10 @@ class Limits:
 class FoundHit:
     """The state of the rays between two evaluations: the variables of the loop.
 
-    A ray is *free* until it is near the surface or has crossed it. Then it is *refined* between ``t0``, in front, and
-    ``t1``, behind, where it has *crossed*, or from two samples in front. Then it is done, or goes on *behind*. If there
-    is no surface where two samples in front point to, the ray grazes it: it is free again, without ``left`` steps until
-    it has gone away from the surface or crosses it.
+    A ray is *free* until it is near the surface or has crossed it. Then its hit is refined: if it has *crossed*,
+    between ``t0`` in front of the surface and ``t1`` behind it, otherwise by extrapolation of two samples in front.
+    Then it is done, or goes on *behind* its hit. If the extrapolation finds no surface, the ray grazes it: it is free
+    again, without ``left`` steps until it has gone away from the surface or crosses it.
     """
 
     active: Any
@@ -111,7 +111,7 @@ def _iterate(s: FoundHit, f: Any, limits: Limits) -> FoundHit:
     over = free & (s.relaxation > 1) & (abs(r) + s.r0 < t - s.t0)  # a gap between the balls: take the step back
     crosses = free & ~over & (r < 0)
     spent, ahead = count >= limits.steps, t + s.relaxation * r
-    # a ray that grazes is near enough where it is on the surface, or gets no further
+    # a ray that grazes must come closer, to ``fine``, unless its steps are spent or it cannot advance
     near = dr.select((s.left > 0) | spent | (ahead == t), limits.near, limits.fine)
     arrives = free & ~over & ~crosses & (r < near)
     steps = free & ~over & ~crosses & ~arrives
@@ -120,7 +120,7 @@ def _iterate(s: FoundHit, f: Any, limits: Limits) -> FoundHit:
     onward = dr.minimum(ahead, limits.end)
     back = s.t0 + s.r0
 
-    # ---- refined: between samples in front and behind, or from two in front
+    # ---- refined: between samples in front and behind, or by extrapolation of two in front
     refined = ~s.free & ~s.hit
     behind = r < 0
     again = refined & s.crossed & (behind == s.last)  # Illinois: the end that stays counts half

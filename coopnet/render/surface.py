@@ -36,7 +36,7 @@ class Surface:
         if self.is_field and sdf.precision is not None:
             given = f"sdf is a field of {sdf.in_features} coordinates"
             ensure(sdf.in_features == 3, f"{where}: {given}; one of 3 is needed.")
-        with dr.suspend_grad():  # nothing of this reaches a kernel
+        with dr.suspend_grad():  # only to check sdf; this is not part of any kernel
             self.value(point(0, 0, 0), dr.mask_t(self.leaf)(True))
 
     def value(self, p: Any, active: Any) -> Any:

@@ -26,7 +26,7 @@ def soft_visibility(
     :math:`\alpha = 1/w`). It is 1/2 where a ray just touches the surface, and differs from the hard mask by less than
     0.01 beyond five widths on both sides. At a minimum the derivative along the ray is zero, so the gradient is that of
     :math:`f` at the place ``traced.closest``, with respect to the parameters of ``sdf``, ``o`` and ``d`` (the envelope
-    theorem). One evaluation, in the kernel that traces.
+    theorem). This takes one evaluation, in the kernel that traces.
 
     Args:
         sdf, o, d: as in the call of ``sphere_trace``.
@@ -37,7 +37,7 @@ def soft_visibility(
         key, active: as in the call of ``sphere_trace``; masked rays see 0.
 
     Returns:
-        ``Float``. 0 for rays with nothing on them (``active``, not finite, or an empty interval).
+        ``Float``; 0 for rays that are masked, not finite or have an empty interval.
 
     Raises:
         ValueError, TypeError: as :func:`coopnet.render.sphere_trace`; also if ``traced`` has another type.

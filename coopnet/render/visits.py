@@ -1,4 +1,4 @@
-"""How often rays have come to a place."""
+"""How often rays have visited a place."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from .rays import SampledRays
 
 #: Visits are counted in units of 1 / UNIT, as integers: sums do not depend on the order of the rays.
 UNIT = 1 << 20
-#: A ray is followed while more light than this is left; 2^-5 to the fourth is the unit of a visit.
+#: A ray is followed while its transmittance is above this. The fourth power of 2^-5 is one unit, 1 / UNIT.
 DARK = 2.0**-5
 
 
 class Visits(BoxOfCells):
-    r"""How often rays have come to the cells of a box: which places of a radiance field its cameras have seen.
+    r"""How often rays have visited the cells of a box: which places of a radiance field its cameras have seen.
 
     :meth:`add` follows rays through a trained field, those of its training. A ray that enters a cell adds
 
     .. math:: T^4
 
     to the number :math:`n` of its visits, with the transmittance :math:`T` in front of the ray's first sample in the
-    cell. Half of the light is a sixteenth of a visit: behind a surface that the field has learned in part, hardly
-    anything counts as seen. Then
+    cell. A ray that has lost half of its light adds a sixteenth of a visit, so that places behind a partly learned
+    surface hardly count as seen. Then
 
     .. math:: u(p) = \frac{1}{1 + n(p)}, \qquad U = \max_i\, T_i\, u(p_i)
 
-    say how little is known of a place (:meth:`unseen`; :math:`n` is interpolated linearly between the middles of
-    cells), and of a ray (:meth:`along`): 0 if it ends before it comes to a place that was not seen, 1 if it comes to
-    one with all its light. Only densities are used, so it works for all fields, with a grid or without.
+    measure how unseen a place is (:meth:`unseen`; :math:`n` is interpolated linearly between the middles of cells), and
+    a ray (:meth:`along`): 0 if it is absorbed before it reaches an unseen place, 1 if it reaches one without loss. Only
+    densities are used, so it works for all fields, with a grid or without.
 
     It is a Dr.Jit PyTree of one array, ``counts``: a ``UInt64`` per cell, :math:`2^{20} n` rounded. Sums do not depend
     on the order of the rays. Cell :math:`(x, y, z)` has the number :math:`x + R_x (y + R_y z)`.
 
     Args:
         resolution: cells along each axis, an int or three, at most 1024. Take cells that are about as wide as a pixel
-            is in the middle of the scene: between smaller ones, rays leave gaps.
+            is in the middle of the scene: rays miss some of smaller ones.
         lower, upper: corners of the box, a number or three each.
         backend: ``"llvm"``, ``"cuda"`` or ``"auto"``.
 
@@ -110,7 +110,7 @@ class Visits(BoxOfCells):
             dr.eval(self.counts)
 
     def unseen(self, p: Any) -> Any:
-        """How little is known of the places ``p``, a ``Float`` in (0, 1]: 1 where no ray has come, and outside the box.
+        """How unseen the places ``p`` are, a ``Float`` in (0, 1]: 1 where no ray has come, and outside the box.
 
         Raises:
             ValueError, TypeError: ``p`` is not what origins may be in :func:`ray_march`, or lives on another backend.
@@ -127,8 +127,8 @@ class Visits(BoxOfCells):
         self, field: NeuralField | Callable, o: Any, d: Any = None, near: Any = None, far: Any = None,
         steps: Any = None, *, density: str = "softplus", active: Any = True,
     ) -> Any:  # fmt: skip
-        """How little is known of what rays see, a ``Float`` in [0, 1]: the largest share of their light with which they
-        come to a place in the box that was not seen. One kernel.
+        """The largest product of transmittance and :meth:`unseen` along each ray within the box, a ``Float`` in [0, 1].
+        It takes one kernel.
 
         Args:
             field, o, d, near, far, steps, density, active: as in :meth:`add`. The field is usually the same.
