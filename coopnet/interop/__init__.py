@@ -5,7 +5,7 @@
 :mod:`.export`   source code of other languages
 :mod:`.torch`    modules of PyTorch
 :mod:`.program`  a field as three functions of arrays in memory, for ``torch``
-:mod:`.calls`    calls of a module that are computed again, for ``torch``
+:mod:`.calls`    repeated calls of a module get the same masks, for ``torch``
 ===============  =============================================================
 """
 

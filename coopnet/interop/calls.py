@@ -10,7 +10,7 @@ from ..checks import ensure
 if TYPE_CHECKING:
     import torch
 
-#: Calls that are remembered.
+#: Largest number of calls that are remembered.
 REMEMBERED = 4096
 
 
@@ -21,7 +21,7 @@ class Calls:
     no calls.
 
     Args:
-        matter: are there dropouts?
+        matter: does the module have dropouts?
     """
 
     def __init__(self, matter: bool):

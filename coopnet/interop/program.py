@@ -1,6 +1,6 @@
 """A field as three functions of arrays in memory: its value, its pullback, and the pullback of its derivative.
 
-It is for other systems, which have arrays of numbers and differentiate by themselves. Nothing is kept between two
+It is for other libraries, which have their own arrays and automatic differentiation. Nothing is kept between two
 calls: a pullback computes the values that it needs again, in its own kernel.
 """
 
@@ -105,7 +105,7 @@ class Program:
 
     def pullback_of_derivative(self, at: Point, dy: Any, v: Any, needs_grad: Sequence[bool]) -> list[Any]:
         r"""The derivatives :math:`J(x_n) v_n`, in rows, and gradients of :math:`\sum_n \langle \mathrm{dy}_n, J(x_n)
-        v_n \rangle`: what the pullback of a pullback needs. ``v`` has rows like ``x``.
+        v_n \rangle`, which the pullback of a pullback needs. ``v`` has rows like ``x``.
 
         Raises ``TypeError`` for a layer without a rule for derivatives.
         """
@@ -122,7 +122,7 @@ class Program:
     @staticmethod
     @contextmanager
     def alone() -> Iterator[None]:
-        """A block for calls, and for making and using their arrays, which only one thread can be in.
+        """A block for calls, and for making and using their arrays. Only one thread can be in it.
 
         Dr.Jit 1.5 replays frozen functions with global variables of the process. The garbage collector does not run in
         it: if it freed arrays of another library during a recording, the process would abort.
@@ -174,7 +174,7 @@ class Program:
         return external.completed(gradients, products)
 
     def _owned(self, at: Point) -> Point:
-        """The same arguments, with the weights of networks, which virtual calls may read, in memory of Dr.Jit's."""
+        """The same arguments, with the weights of networks, which virtual calls may read, in Dr.Jit's own memory."""
         pairs = zip(at.parameters, self.field.values(), strict=True)
         return at._replace(parameters=[p if dr.is_tensor_v(value) else owned(p) for p, value in pairs])
 
@@ -225,7 +225,7 @@ def _key(at: Point) -> Key | None:
     return Key(seed, index, dr.uint32_array_t(type(at.x))(step))
 
 
-# Frozen functions look into the global variables that they name, at every call: these name but one, a class.
+# Frozen functions traverse the global variables that they refer to, at every call. These refer to one only, a class.
 
 
 def _value(program: Any, hidden: list, at: tuple) -> Any:

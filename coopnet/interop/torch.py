@@ -330,7 +330,7 @@ def _requested(node: Any) -> bool:
 
 
 class _Call:
-    """What the passes of one call share. Between passes, only tensors are kept."""
+    """The data that all passes of one call share. Between passes, only tensors are kept."""
 
     def __init__(self, program: Program, key: Key | None, seed: int, counted: torch.Tensor | None, calls: Calls):
         self.program, self.seed, self.counted, self.modes = program, seed, counted, Modes.current()
@@ -368,7 +368,7 @@ class _Call:
         if len(x) == 0:
             zeros = (t.new_zeros(t.numel()) if w else None for w, t in zip(needs_grad, (x, *packed), strict=True))
             return torch.zeros_like(dy), *zeros
-        # in half precision, what goes through the network is of moderate size; all this is linear in dy and v
+        # In half precision, cotangents and tangents are scaled to a moderate size. Results are linear in dy and v.
         rows, scale, v_scale = dy.to(torch.float32), None, None
         if self.program.half:
             rows, scale = _moderate(rows, len(x), LARGEST)

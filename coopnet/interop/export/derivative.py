@@ -54,7 +54,7 @@ class _Forward:
     # ---- Dependence on the coordinates ----------------------------------------
 
     def find(self, body: list) -> None:
-        """Find the variables that depend on the coordinates, until no pass adds one: loops carry them on."""
+        """Find the variables that depend on the coordinates. Loops need several passes, until one finds no more."""
         known = -1
         while known != len(self.active):
             known = len(self.active)
@@ -157,8 +157,8 @@ class _Forward:
             return self._d(e.args[0] * e.args[1] + e.args[2], j, slopes)
         if e.function in ("min", "max"):
             v = e.args[1]
-            # of equal arguments, minima take the first and maxima the second: at x = 0, max(x, 0) and min(x, 0) then
-            # have the derivatives that leaky ReLU has in the library
+            # For equal arguments, minima have the derivative of the first and maxima that of the second. So max(x, 0)
+            # and min(x, 0) at x = 0 have the derivatives that leaky ReLU has in the library.
             first = u <= v if e.function == "min" else u > v
             return _choice(first, self._d(u, j, slopes), self._d(v, j, slopes))
         inner = self._d(u, j, slopes)

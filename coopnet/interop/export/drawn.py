@@ -95,7 +95,7 @@ def _drawn_linear(to: Lowering, layer: DrawnLinear, x: Vec) -> Vec:
     if not to.whole:
         return y
     u, b = to.lower(layer.factor, x, f"{to.where}.factor"), to.block
-    if to.key is None:  # the file has its weights all the same
+    if to.key is None:  # the file contains the weights in any case
         return y
     numbers = _Numbers(to, layer.stream)
     with b.loop("o", y.size) as o:

@@ -58,7 +58,7 @@ def export(
 
     The source has no dependencies: encoding, network and output activation are loops in it. Its head says how to call
     it. The weights are a binary file beside it, ``sdf.glsl.weights`` for ``sdf.glsl``. Small ones are constants in the
-    source. ``docs/export.md`` describes what maps to what, the format of the file, and limits.
+    source. ``docs/export.md`` describes how layers are translated, the format of the file, and limits.
 
     Args:
         field: a built :class:`NeuralField`; or a material, a ``cn.mitsuba.NeuralBSDF``: its ``eval`` as a function of
@@ -68,7 +68,7 @@ def export(
             coordinates and 1 to 4 values, or a signed distance of 3 coordinates and 1 value; or a material on a sphere
             or square, under a light that can be moved.
         path: of the source, such as ``"sdf.glsl"``.
-        name: of the function; what else the source defines begins with it.
+        name: of the function; all other names that the source defines begin with it.
         precision: of the weights: ``"half"``, ``"single"``, or ``"auto"`` for the field's own. Numbers are computed in
             single precision, by cooperative vectors in half.
         grids: precision of the features of grids: ``"half"``, ``"single"``, ``"uint8"`` (256 values between the
@@ -87,11 +87,11 @@ def export(
 
     Raises:
         TypeError: arguments of other types; a layer that cannot be exported.
-        ValueError: unknown names; a field that is not built; arguments that mean nothing for this field or target:
+        ValueError: unknown names; a field that is not built; arguments that do not apply to this field or target:
             ``dropout`` or ``grids`` of a field that has none, ``view`` of a source, ``name`` of a page, a ``View`` with
             an axis for an image, ``dropout`` of a material; a material with a perfectly specular part; numbers that the
             precision cannot hold; a position-dependent schedule; ``path`` is no name of a file, or one of weights.
-        OSError: a file cannot be written; the weights are written first, and files that were there are replaced whole.
+        OSError: a file cannot be written. The weights are written first, and existing files are replaced as a whole.
         RuntimeError: called while Dr.Jit records a frozen function or a loop.
 
     >>> cn.export(field, "glsl", "sdf.glsl", name="sdf", derivatives=True)
@@ -125,7 +125,7 @@ def export(
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments of :func:`export`. Raises its errors for bad ones, and for those that mean nothing for this field
+    """The arguments of :func:`export`. Raises its errors for arguments that are invalid, or do not apply to this field
     or target."""
 
     field: NeuralField | Reflection
@@ -224,7 +224,7 @@ def _program(request: Request) -> Listing:
 
 
 def check_name(name: Any) -> None:
-    """Can a function have this name in all languages?"""
+    """Raise ``ValueError`` unless a function can have this name in all languages."""
     valid = isinstance(name, str) and len(name) <= 64 and re.fullmatch(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*", name)
     needed = "a name of letters, digits and single underscores that means nothing in these languages"
     check(valid and not reserved(name), "export", "name", name, needed)

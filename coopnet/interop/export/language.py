@@ -185,7 +185,7 @@ def _like(value: Any, known: Expr) -> Expr:
 def _binary(op: str, a: Any, b: Any) -> Expr:
     known = a if isinstance(a, Expr) else b
     a, b = _like(a, known), _like(b, known)
-    if a.type == U32:  # what indices are made of, often of zeros and ones
+    if a.type == U32:  # indices, often with zeros and ones
         if isinstance(a, Const) and isinstance(b, Const) and op in "+*":
             value = a.value + b.value if op == "+" else a.value * b.value
             return Const(int(value), U32)
@@ -218,7 +218,7 @@ class Vec:
 
     @property
     def whole(self) -> bool:
-        """Is it all of the array?"""
+        """Does it contain the whole array?"""
         return self.size == self.array.size
 
 
@@ -275,7 +275,7 @@ class LinearMap:
     columns: int = 1
 
     def loops(self, by_row: bool = False) -> list:
-        """The same as loops. With ``by_row``, rows of the weights are read as a whole."""
+        """The product, written as loops. With ``by_row``, rows of the weights are read as a whole."""
         b = Block()
         with b.loop("i", self.y.size // self.columns) as i:
             start, row = i * self.weights.stride, None
@@ -308,7 +308,7 @@ class Map:
     function: Callable[[Expr], Expr]
 
     def loops(self) -> list:
-        """The same as a loop."""
+        """The loop over all components."""
         b = Block()
         with b.loop("i", self.x.size) as i:
             b.set(self.x.at(i), self.function(self.x.at(i)))
@@ -367,7 +367,7 @@ class Block:
 
     @contextmanager
     def loop(self, name: str, stop: Any, start: Any = 0) -> Iterator[Expr]:
-        """A loop over ``start, ..., stop - 1``, ints or expressions. A single turn is written without a loop."""
+        """A loop over ``start, ..., stop - 1``, ints or expressions. A single iteration is written without a loop."""
         outside, names, self.statements = self.statements, dict(self._names), []
         start, stop = u32(start), u32(stop)
         if start == stop:

@@ -352,7 +352,7 @@ def _embedding(to: Lowering, layer: nn.Embedding, x: Vec) -> Vec:
     output = "half" if layer.output == "float16" or array.dtype == np.float16 else to.precision
     data = to.table("data", array.reshape(-1), output)
     number = b.let("id", call("round", x.at(0)))
-    # the last in integers, as single precision may round it up
+    # limited to the last row in integers, as single precision may round it up
     row = b.let("row", call("min", Cast(U32, clip(number, 0, count - 1)), count - 1))
     with b.loop("i", width) as i:
         entry: Expr = Load(data, row * width + i)

@@ -51,8 +51,8 @@ class Reflection:
     Args:
         decoder: a built field whose outputs are the logarithms of three colours.
         latent: the code: numbers, or a built field of (u, v), which repeat in unit squares.
-        directions: how the decoder sees them, ``"rusinkiewicz"`` (:mod:`coopnet.mitsuba.bsdf.directions`) or
-            ``"plain"``, as components.
+        directions: the decoder's features of both directions: ``"rusinkiewicz"``
+            (:mod:`coopnet.mitsuba.bsdf.directions`), or ``"plain"`` for their components.
 
     Raises:
         TypeError, ValueError: fields that are not built, or have other numbers of inputs or outputs (the latter by
@@ -124,7 +124,7 @@ def hash_of(material: Reflection) -> str:
 
 
 def lower_material(to: Lowering, material: Reflection, x: Vec) -> Vec:
-    """Its values at ``x``. Raises ``ValueError`` for a decoder with other numbers of inputs or outputs."""
+    """The values of ``material`` at ``x``. Raises ``ValueError`` unless inputs and outputs of its decoder fit."""
     b = to.block
     b.comment("both directions, or the normal where one of them is below the surface")
     lowest = b.let("lowest", call("min", x.at(4), x.at(7)))

@@ -135,5 +135,5 @@ _FAMILY = re.compile("|".join(_FAMILIES))
 
 
 def reserved(name: str) -> bool:
-    """Does ``name``, in any case, mean something in one of the languages?"""
+    """Is ``name``, in upper or lower case, reserved in one of the languages?"""
     return name.lower() in _TAKEN or _FAMILY.fullmatch(name.lower()) is not None

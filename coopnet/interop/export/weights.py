@@ -1,4 +1,4 @@
-"""The file of weights: 32-bit words, little endian, which programs in any language can read at once.
+"""The file of weights: 32-bit words, little endian, which programs in any language can read as they are.
 
 ===== ====== ===============================================================================================
 byte  length content

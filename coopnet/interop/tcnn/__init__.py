@@ -2,7 +2,7 @@
 
 ========================  =======================================
 :mod:`.configuration`     fields and training from JSON
-:mod:`.json_files`        its JSON, which is not quite JSON
+:mod:`.json_files`        its dialect of JSON
 :mod:`.keys`              reading the keys of a component
 :mod:`.encodings`         encodings
 :mod:`.networks`          networks and activations

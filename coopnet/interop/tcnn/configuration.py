@@ -74,7 +74,7 @@ def from_config(
     """A field, its loss and its optimizer from a JSON configuration of tiny-cuda-nn.
 
     The sections are ``"encoding"``, ``"network"``, ``"loss"`` and ``"optimizer"``. Sections and keys that are left out
-    have tiny-cuda-nn's defaults. ``docs/config.md`` says what becomes what and where behavior differs.
+    have tiny-cuda-nn's defaults. ``docs/config.md`` lists the counterparts, and differences in behavior.
     As in tiny-cuda-nn, names of components and activations may be in any case, and JSON may have comments, and commas
     behind the last entry. A file may name a ``"parent"``, relative to its folder; the file is then a merge patch (RFC
     7386) for it, as in instant-ngp.
@@ -97,7 +97,7 @@ def from_config(
     Raises:
         ValueError: text that is no JSON; an unknown component, key or value (the message names the nearest known one);
             a component without a counterpart here (the message gives the reason); a file among its own parents; a
-            parent of something that is no file.
+            ``"parent"`` in a dictionary or text.
         TypeError: ``config`` is none of the above.
         OSError: the file, or a parent of it, cannot be read.
 

@@ -94,11 +94,11 @@ def _n_levels(given: Mapping[str, Any], values: Mapping[str, Any], name: str, wh
 def _composite(values: dict[str, Any], where: str, n_in: int) -> Any:
     given = values["nested"]
     check(isinstance(given, (list, tuple)) and given, WHERE, f"{where}.nested", given, "a list of encodings")
-    parts: list[tuple[str, dict, dict]] = []  # where each stands, what it is, the coordinates that it encodes
+    parts: list[tuple[str, dict, dict]] = []  # of each: place in the configuration, keys, coordinates that it encodes
     for i, part in enumerate(given):
         inner = f"{where}.nested[{i}]"
         part = section(part, inner)
-        # before anything is concluded from the absence of a key: it may be misspelled
+        # first, because a misspelled key would look like a missing one
         check_known(inner, part, ("otype", *DIMS, *_component(part, inner)[1]))
         dims = {name: key.read(part.pop(name), f"{inner}.{name}") for name, key in DIMS.items() if name in part}
         parts.append((inner, part, dims))

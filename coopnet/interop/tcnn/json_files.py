@@ -33,7 +33,7 @@ def read(where: str, config: Any) -> dict[str, Any]:
 def parse(where: str, text: str, what: str) -> dict[str, Any]:
     """The object that JSON ``text`` is; ``what`` names it."""
     try:
-        # a space, so that what is around stays apart
+        # replaced by a space, so that the text on both sides stays separate
         for pattern in (_COMMENT, _TRAILING_COMMA):
             text = pattern.sub(lambda m: m.group(1) or " ", text)
         parsed = json.loads(text)

@@ -41,7 +41,7 @@ def next_multiple(n: int, of: int) -> int:
 
 
 def _alignment(encoding: Any) -> int:
-    """The multiple that the number of features must be in front of an encoding, and including it."""
+    """The alignment of an encoding: it begins and ends at multiples of this number of features."""
     if isinstance(encoding, nn.Pad):
         return _alignment(encoding.nested)
     if isinstance(encoding, nn.Composite):

@@ -104,7 +104,7 @@ NeuralField.to_tcnn = to_tcnn
 
 
 def _pieces(field: NeuralField, where: str) -> Iterator[tuple[Parameter, int]]:
-    """The parameters in tiny-cuda-nn's order, and their numbers of rows there; raises if it could not have them."""
+    """The parameters in tiny-cuda-nn's order, and their numbers of rows there; raises if it has no such models."""
     field._check_built(where)
     net = field.network
     plain = isinstance(net, nn.Sequential) and all(isinstance(v, nn.Linear | nn.Activation) for v in net.layers)

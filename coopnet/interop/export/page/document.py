@@ -78,7 +78,7 @@ class View:
         intensity: of that light, in W/sr, as Mitsuba's ``point`` has it.
         moving: does the light swing by itself, 80 degrees to both sides of the camera? The page has a check box for it.
 
-    Settings that mean nothing for a field, such as ``up`` for an image, are errors of :func:`export`.
+    Settings that do not apply to a field, such as ``up`` for an image, are errors of :func:`export`.
 
     Raises:
         TypeError, ValueError: arguments of other types or out of range.
@@ -135,19 +135,19 @@ _OF_CAMERAS = {"azimuth", "elevation"}  #: for surfaces and materials
 
 
 def _kind(field: NeuralField | Reflection) -> str:
-    """The kind of page for it."""
+    """The kind of page that shows ``field``."""
     if isinstance(field, Reflection):
         return "material"
     return "surface" if field.in_features == 3 else "image"
 
 
 def _is_uncertain(field: NeuralField | Reflection) -> bool:
-    """Does its page show a deviation?"""
+    """Does the page of ``field`` show a deviation?"""
     return isinstance(field, NeuralField) and _kind(field) == "image" and draws(field)
 
 
 def check_view(field: NeuralField | Reflection, view: View) -> None:
-    """Raises ``ValueError`` for settings of ``view`` that mean nothing for ``field``."""
+    """Raises ``ValueError`` for settings of ``view`` that do not apply to ``field``."""
     kind, given = _kind(field), len(view.region or ())
     if kind == "material":
         what = "the field is a material"

@@ -49,7 +49,7 @@ class Listing:
 
     @property
     def keyed(self) -> bool:
-        """Do they take a key?"""
+        """Do the public functions take a key?"""
         return any(v.name == "key" for v in self.public[0].inputs)
 
 
@@ -61,7 +61,7 @@ class Printer:
 
     suffix: ClassVar[str]
     inlines: ClassVar[bool] = True  #: can weights be in the source?
-    tiny: ClassVar[int] = 8192  #: up to so many bytes, they are by default
+    tiny: ClassVar[int] = 8192  #: up to so many bytes of weights are in the source by default
     precision: ClassVar[str | None] = None  #: the precision of weights, if there is only one
     comment: ClassVar[str] = "//"
     gap: ClassVar[int] = 1  #: empty lines before a function
@@ -75,7 +75,7 @@ class Printer:
     needs: ClassVar[dict[str, str]] = {}
     calls: ClassVar[dict[str, str]] = {}  #: elementary functions with other names; those of helpers begin with _
     weights = ""  #: the argument of helper functions that read weights, with a comma after it
-    kinds: ClassVar[tuple[str, str]] = ("void", "void")  #: how public and other functions are declared
+    kinds: ClassVar[tuple[str, str]] = ("void", "void")  #: the words with which public and other functions are declared
     passed: ClassVar[str] = ""  #: the argument of public functions for a buffer of weights
     #: Text of the head: how to call a public function, how to pass weights, and notes.
     called: ClassVar[str] = "Call: SIGNATURE;"

@@ -74,7 +74,7 @@ readonly buffer NAME_Weights { uint NAME_weights[]; };
 
 class GLSL(_Shader):
     suffix = ".glsl"
-    tiny = 2048  # of 1,500 words and loops as long as a vector, Mesa's Vulkan on the CPU compiles for a minute
+    tiny = 2048  # 1,500 words, in loops as long as a vector, take Mesa's Vulkan driver for CPUs a minute to compile
     word = "{name}_word({word}u)"
     # a program that defines WORD(i), for a texture, may have no length to check
     check = """
@@ -149,7 +149,7 @@ fn NAME_fits() -> bool {
     return HEAD;
 }"""
     types: ClassVar[dict[str, str]] = {F32: "f32", U32: "u32", I32: "i32", BOOL: "bool"}
-    # some compilers index constants by constants only
+    # some compilers allow only constant indices into constants
     lists = ("var<private> NAME: array<KIND, COUNT> = array<KIND, COUNT>(", ");")
     counting = "for (var INDEX = START; INDEX < STOP; INDEX++) "
     kinds = ("fn", "fn")
@@ -199,7 +199,7 @@ fn NAME_mulhi(a: u32, b: u32) -> u32 {
 
     def function(self, f: Routine) -> list[str]:
         self._pointers = {v.name for v in f.results}
-        # arguments are values, which are indexed by constants only
+        # arguments are values, which only constants can index
         arrays = [v for v in f.inputs if v.size is not None]
         copies = [f"{INDENT}var {v.name} = {v.name}_in;" for v in arrays]
         head, *body = super().function(f)
