@@ -1,7 +1,7 @@
 """The commands of ``coopnet``, one per file, and what they share.
 
 ===================  ======================================================
-:mod:`.info`         what is here, or what is in a checkpoint
+:mod:`.info`         describe the installation, or a checkpoint
 :mod:`.fit`          learn an image or a mesh
 :mod:`.render`       draw a checkpoint
 :mod:`.uncertainty`  draw its uncertainty

@@ -73,9 +73,9 @@ def parse_numbers(text: str) -> tuple[float, ...]:
 
 
 def check_replaced(path: Path, force: bool, else_: str, others: tuple[str, ...] = ()) -> None:
-    """Raise if files would be replaced that may not be: ``path``, or files ``others`` beside it.
+    """Raise if files exist and ``force`` does not allow to replace them: ``path``, or files ``others`` beside it.
 
-    ``else_`` says what else the user can do.
+    ``else_`` is the part of the message that says what else the user can do.
     """
     existing = [repr(str(p)) for p in (path, *(path.with_name(name) for name in others)) if p.is_file()]
     names = " and ".join(filter(None, (", ".join(existing[:-1]), *existing[-1:])))

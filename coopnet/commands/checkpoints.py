@@ -12,7 +12,7 @@ from ..io import load, read
 
 
 def as_saved(path: Path, load: Callable[..., Any] = load) -> Any:
-    """What ``load`` makes of a checkpoint, its field, in the precision that its network was saved in."""
+    """The field that ``load`` makes of a checkpoint, in the precision in which its network was saved."""
     held = {value.dtype.name for key, value in read(path).tensors.items() if key.startswith("network.")}
     # CUDA holds networks in half precision only
     backend = "llvm" if "llvm" in backends.available() else "auto"
@@ -20,7 +20,7 @@ def as_saved(path: Path, load: Callable[..., Any] = load) -> Any:
 
 
 def versions(path: Path) -> dict[str, str]:
-    """The programs that wrote a checkpoint, with their versions; empty where it does not say."""
+    """The programs that wrote a checkpoint, with their versions; empty if it names none."""
     from safetensors import safe_open
 
     with safe_open(path, "np") as file:

@@ -59,7 +59,7 @@ def convert(
     args.prepare_directory(output.parent, (output.name,))
     metadata: dict = {"tcnn": sections}
     if inputs == 2 and outputs in (1, 3):
-        metadata["image"] = {"region": [0, 0, 1, 1]}  # what tiny-cuda-nn's sample learns an image on
+        metadata["image"] = {"region": [0, 0, 1, 1]}  # on which tiny-cuda-nn's sample learns an image
     with about(output):
         save(output, field, metadata=metadata)
     origin = f"initial, of seed {seed}" if parameters is None else f"of {parameters}"
@@ -69,11 +69,11 @@ def convert(
 
 
 def _numbers(path: Path, raw: str | None) -> np.ndarray:
-    """The numbers in a file: ``.npy``, of which nothing is executed, or raw ones of a type."""
+    """The numbers in a file: ``.npy`` without pickled objects, or raw numbers of a type."""
     if raw is None:
         try:
             return np.load(path, allow_pickle=False)
-        except ValueError:  # says more of pickles than of files
+        except ValueError:  # NumPy's message is about pickles rather than about the file
             problem = "is no .npy file of numbers, or a damaged one; write one with numpy.save."
             raise ValueError(f"{str(path)!r} {problem}") from None
     data = path.read_bytes()

@@ -53,7 +53,7 @@ def about(path: Path) -> Iterator[None]:
         yield
     except (ValueError, TypeError, OSError) as error:
         if isinstance(error, NoRoom):
-            raise ValueError(_plain(error)) from None  # of no file's making
+            raise ValueError(_plain(error)) from None  # the file is not the cause
         if isinstance(error, OSError) and error.filename not in (None, str(path)):
             raise  # names another file
         said = _plain(error)
@@ -73,7 +73,7 @@ def about_options() -> Iterator[None]:
 def telling_warnings() -> Iterator[list[str]]:
     """Prints the warnings of a block after it, a line each, except messages in the list.
 
-    Those for programmers, of files that somebody left open and of names that will go, are none of the user's.
+    Warnings for programmers, such as those about unclosed files and deprecated names, are not printed.
     """
     silent: list[str] = []
     with warnings.catch_warnings(record=True) as noted:

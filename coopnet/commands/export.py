@@ -92,7 +92,7 @@ def export(
     with about_options():
         Request(field, to, **options)
     args.prepare_directory(output)
-    # both are .slang: one would take the other's place
+    # both targets have the suffix .slang, so one file would replace the other
     stem = f"{name}_coopvec" if to == "slang-coopvec" else name
     source = output / f"{stem}{'.html' if page else TARGETS[to].suffix}"
     with about(checkpoint), telling_warnings():

@@ -1,4 +1,4 @@
-"""``coopnet info``: what is here, or what is in a checkpoint."""
+"""``coopnet info``: describe the installation, or a checkpoint."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _described(checkpoint: Path) -> tuple[dict[str, Any], Report]:
 
 
 def _formatted(description: dict[str, Any]) -> str:
-    """The same for a terminal: a line for each fact."""
+    """``description`` for a terminal: a line for each fact."""
     facts = {name: value for name, value in description.items() if name not in ("metadata", "versions")}
     for group, values in description["metadata"].items():
         pairs = values.items() if isinstance(values, dict) else [("", values)]

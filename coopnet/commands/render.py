@@ -94,7 +94,7 @@ def check_finite(checkpoint: Path, picture: np.ndarray) -> None:
 
 
 def learned_region(noted: dict) -> tuple[float, float, float, float] | None:
-    """The part of the plane that the learned image covers, if a checkpoint's notes say so."""
+    """The part of the plane that the learned image covers, from ``noted``, metadata of a checkpoint; else ``None``."""
     from ..image import evaluate
 
     region = noted.get("region")

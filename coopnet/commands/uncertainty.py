@@ -87,7 +87,7 @@ def _check_method(checkpoint: Path, field: Any, method: str, masks: bool) -> Non
 
 
 def _learned_size(noted: dict[str, Any]) -> tuple[int, int]:
-    """Width and height of the learned image, if a checkpoint's notes say so."""
+    """Width and height of the learned image, from ``noted``, metadata of a checkpoint; else those of the default."""
     learned: list[Any] = [noted.get(side) for side in ("width", "height")]
     width, height = learned if all(is_int(v, 1, args.MAX_PIXELS) for v in learned) else (SIDE, SIDE)
     return (width, height) if width * height <= args.MAX_PIXELS else (SIDE, SIDE)
