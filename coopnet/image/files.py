@@ -54,7 +54,7 @@ def load(path: str | os.PathLike[str]) -> np.ndarray:
         raise ValueError(f"{str(path)!r} is too large: {error}") from None
     except PermissionError as error:
         raise OSError(f"cannot read {str(path)!r}: {error.strerror}.") from None
-    except (OSError, SyntaxError, ValueError, EOFError) as error:  # Pillow's ways to say "damaged"
+    except (OSError, SyntaxError, ValueError, EOFError) as error:  # Pillow's errors for damaged files
         raise ValueError(f"{str(path)!r} is a damaged image: {error}") from None
 
 
@@ -102,7 +102,7 @@ def save(path: str | os.PathLike[str], values: np.ndarray) -> None:
     >>> image.save("red.png", np.tile(np.float32([1, 0, 0]), (4, 6, 1)))
     """
     eight: np.ndarray = np.empty(values.shape, np.uint8)
-    for y in range(len(values)):  # of a large picture, copies in single precision would not fit
+    for y in range(len(values)):  # single-precision copies of a large picture may not fit in memory
         eight[y] = np.round(np.clip(np.nan_to_num(values[y]), 0, 1) * 255)
     image = Image.fromarray(eight[..., 0] if eight.shape[2] == 1 else eight)
     atomic_write(path, image.save)
@@ -114,7 +114,7 @@ def writable_formats() -> set[str]:
     return {suffix for suffix, name in Image.registered_extensions().items() if name in Image.SAVE}
 
 
-#: Rows of an array that are looked at at a time.
+#: Rows of an array that are compared at a time.
 _PIECE = 1 << 18
 
 

@@ -15,7 +15,7 @@ from ..io import read
 from ..random.key import Key
 from ..training import FitResult, cosine, fit, uniform
 
-#: Names in a checkpoint's notes, and what their digests are of.
+#: Entries of a checkpoint's metadata that are digests, and of what.
 _DIGESTS = {"pixels": "image", "mesh": "mesh"}
 
 

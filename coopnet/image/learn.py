@@ -29,7 +29,7 @@ from .folder import batches, check_packages, fit_to, make_folder
 
 ENCODINGS = ("sinusoidal", "triangular", "hashgrid", "identity")
 SELECTION_STREAM = 1  #: of coopnet.uniform; batches use stream 0
-METRIC_PIXELS = 1 << 16  #: most held-out pixels that are looked at during training
+METRIC_PIXELS = 1 << 16  #: most held-out pixels that are evaluated during training
 
 
 @dataclass
@@ -57,7 +57,7 @@ def make_field(
     """A field for pictures of ``width`` by ``height`` pixels, not built yet.
 
     The finest detail of the encoding follows the distance between training pixels, ``1 / sqrt(fraction)``: a
-    finer one would only learn them by heart.
+    finer encoding would overfit them.
 
     >>> image.make_field(640, 480, 3, encoding="sinusoidal").build().in_features
     2
@@ -231,7 +231,7 @@ def _about_picture(width: int, height: int) -> Iterator[None]:
 
 
 def load_image_field(path: str | Path, backend: str = "auto") -> tuple[NeuralField, dict[str, Any]]:
-    """A field from a checkpoint, and the notes of :func:`fit_image` about its image, if any.
+    """A field from a checkpoint, and the metadata of :func:`fit_image` about its image, if any.
 
     Raises as :func:`coopnet.load`; also ``ValueError`` if it does not map 2 coordinates to 1 or 3 values.
     """
@@ -254,7 +254,7 @@ def _check(image: Any, fraction: Any, batch: Any, lr: Any, steps: Any) -> None:
     ensure(count < 2**32, "fit_image: the image has 2^32 pixels or more.")
     floating = image.dtype.kind == "f"
     kind = "not finite everywhere" if floating else f"of {image.dtype}"
-    # NaN goes through both, and neither makes another array of the size
+    # both return NaN if there is any, and neither needs another array of this size
     finite = floating and np.isfinite(np.min(image)) and np.isfinite(np.max(image))
     ensure(finite, f"fit_image: image is {kind}; floating point values in [0, 1] are needed.")
     for name, value, maximum in (("batch", batch, 2**24), ("steps", steps, 2**32 - 1)):

@@ -43,7 +43,7 @@ def _write(figure: Figure, path: str | os.PathLike[str]) -> None:
 
 
 def _image(axes: Any, values: np.ndarray, title: str, note: str = "", **options: Any) -> Any:
-    # every picture is reduced by averaging: drawn smaller than it is, thinned pixels would flicker
+    # pictures are reduced by averaging, because leaving pixels out would cause aliasing
     shown = axes.imshow(values, interpolation="antialiased", **options)
     axes.set_title(title, fontsize=11, fontweight="bold")
     axes.set_xlabel(note, fontsize=9, color=GREY)
@@ -55,9 +55,7 @@ def _image(axes: Any, values: np.ndarray, title: str, note: str = "", **options:
 
 
 def _map(figure: Figure, axes: Any, values: np.ndarray, title: str, least: float, cmap: str, note: str = "") -> None:
-    """Values as colours, with a colour bar; the largest 0.5 % have one colour, and so has everything below
-    ``least``.
-    """
+    """Values as colours, with a colour bar from 0 to their 99.5th percentile, or to ``least`` if that is larger."""
     limit = max(float(np.percentile(values, 99.5)), least)
     shown = _image(axes, _thinned(values), title, note, cmap=cmap, vmin=0, vmax=limit)
     bar = figure.colorbar(shown, ax=axes, fraction=0.05, pad=0.02, extend="max")
