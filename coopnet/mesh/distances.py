@@ -11,7 +11,7 @@ from .files import Mesh
 #: Shares of the points: on the surface, near it (by standard deviation in units of the cube), and anywhere.
 ON, NEAR, SPACE = 0.25, {0.002: 0.25, 0.02: 0.25}, 0.25
 
-#: Points per call of libigl, which a Ctrl-C waits for.
+#: Points per call of libigl, which Ctrl-C does not interrupt.
 CHUNK = 1 << 20
 
 
@@ -26,9 +26,9 @@ class Samples(NamedTuple):
 def draw_samples(mesh: Mesh, count: int, seed: int = 0) -> Samples:
     """``count`` points: a quarter on the surface, half near it, a quarter anywhere in the unit cube.
 
-    Distances are exact, in double precision, by libigl. What is inside is told by the pseudonormal of the closest
-    point (Baerentzen and Aanaes 2005) if the mesh is watertight, and otherwise by a winding number above 1/2 (Jacobson
-    et al. 2013, Barill et al. 2018), which is defined for meshes with holes, too.
+    Distances are exact, in double precision, by libigl. Their sign is that of the pseudonormal of the closest point
+    (Baerentzen and Aanaes 2005) if the mesh is watertight. Otherwise points with a winding number above 1/2 are inside
+    (Jacobson et al. 2013, Barill et al. 2018); it is defined for meshes with holes, too.
 
     Raises:
         ImportError: the package libigl is missing.

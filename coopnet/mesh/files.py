@@ -58,7 +58,7 @@ def load(path: str | os.PathLike[str]) -> Mesh:
         # nothing but this file is read: no textures, no materials
         whole = library.load(path, force="mesh", process=False, skip_materials=True, file_type=path.suffix[1:].lower())
         vertices, faces = np.asarray(whole.vertices, np.float64), np.asarray(whole.faces, np.int64)
-    except Exception as error:  # readers of formats raise whatever comes up
+    except Exception as error:  # readers of formats raise all kinds of errors
         said = str(error).rstrip(".!") or type(error).__name__
         raise ValueError(
             f"{str(path)!r} is no {path.suffix[1:].upper()} mesh, or a damaged one; export it again ({said})."

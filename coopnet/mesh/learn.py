@@ -23,8 +23,8 @@ from .distances import draw_samples
 from .files import MARGIN, Mesh
 from .view import render
 
-ENCODINGS = ("hashgrid", "identity")  #: waves of period 1 would take opposite faces of the cube for the same place
-HELD_OUT = 16  #: one point of so many is not trained on
+ENCODINGS = ("hashgrid", "identity")  #: waves of period 1 cannot tell opposite faces of the cube apart
+HELD_OUT = 16  #: one point in so many is held out
 SIZE = 512  #: of the picture, in pixels
 _CHUNK = 1 << 18
 

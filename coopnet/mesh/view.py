@@ -1,4 +1,4 @@
-"""Pictures of surfaces: a camera around the box of a field, sphere tracing, and a light at the camera's shoulder."""
+"""Pictures of surfaces: a camera around the box of a field, sphere tracing, and a light beside the camera."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def render(
         n = min(per_piece, columns * rows - start)
         index = dr.arange(ns.UInt32, n) + dr.opaque(ns.UInt32, start)
         values[start : start + n] = _shade(ns, field, basis, index, columns, rows).numpy().T
-    # light adds up before it is encoded
+    # averaged before the gamma correction
     return values.reshape(height, SIDE, width, SIDE, 3).mean(axis=(1, 3)) ** (1 / GAMMA)
 
 
@@ -86,7 +86,7 @@ def _shade(ns: Any, field: NeuralField, basis: list, index: Any, columns: int, r
     normal = dr.normalize(numerical_gradient(distance, traced.position, size * DIFFERENCE))
     light = dr.normalize(0.45 * right - 0.6 * down - forward)
     lit = 0.14 + 0.86 * dr.maximum(dr.dot(normal, light), 0)
-    # a grazing view darkens: shapes that the light does not tell apart
+    # darker at grazing angles, which shows shapes that the light alone does not
     lit *= 0.75 + 0.25 * dr.abs(dr.dot(normal, d))
     visible = traced.hit & dr.isfinite(lit)
     return dr.select(visible, ns.Array3f(*COLOUR) * lit, ns.Array3f(*GROUND))
