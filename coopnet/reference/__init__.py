@@ -22,7 +22,7 @@ Sources: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3" (Phil
 :mod:`.reflections`     features of directions, sampling lobes
 :mod:`.radiance_cache`  inputs and endings of a radiance cache
 :mod:`.sparsification`  errors without the most uncertain samples
-:mod:`.uncertainty`     rates of dropout that a trained field bears, posteriors, ensembles, calibration
+:mod:`.uncertainty`     rates of dropout for trained fields, posteriors, ensembles, calibration
 ======================  ===========================================================================
 """
 

@@ -53,7 +53,7 @@ def triangle_wave(x: Array, n_frequencies: int) -> Array:
 
 
 def one_blob(x: Array, n_bins: int, periodic: bool = True) -> Array:
-    """For each channel, for each bin: the part in it of a quartic kernel of radius 1 / n_bins around x.
+    """For each channel, for each bin: the integral over it of a quartic kernel of radius 1 / n_bins around x.
 
     The kernel appears at x - 1, x and x + 1 (tiny-cuda-nn), where x is first brought to [0, 1) if it is periodic; its
     integral is a clamped polynomial.
@@ -171,9 +171,9 @@ def triangular(x: Array, octaves: int, shift: float = 0) -> Array:
 
 
 def _octaves(x: Array, octaves: int, shift: float = 0, lowest: float = 1) -> Array:
-    """Phases lowest 2^i x + i shift in periods, shape (channels, octaves, samples), minus the whole number next to
-    lowest 2^i x, which does not change a wave and is exact. Below 2^-126, lowest x counts as 0: single precision has
-    no such numbers on GPUs."""
+    """Phases lowest 2^i x + i shift in periods, shape (channels, octaves, samples), minus the integer nearest to
+    lowest 2^i x. The subtraction is exact and does not change a wave. Below 2^-126, lowest x counts as 0: single
+    precision has no such numbers on GPUs."""
     i = np.arange(octaves, dtype=np.float64)[:, None]
     first = lowest * np.asarray(x, np.float64)[:, None, :]
     phase = 2.0**i * np.where(np.abs(first) < 2.0**-126, 0, first)
@@ -187,7 +187,7 @@ def _interleave(s: Array, c: Array) -> Array:
 
 
 def _sine_slopes(phase: Array, i: int) -> list[Array]:
-    """Derivatives of the features of octave i by its phase, of shape (channels, samples)."""
+    """Derivatives of the features of octave i with respect to its phase, of shape (channels, samples)."""
     return [2 * np.pi * np.cos(2 * np.pi * phase), -2 * np.pi * np.sin(2 * np.pi * phase)]
 
 
@@ -204,7 +204,7 @@ def _triangle_slope(phase: Array, quarters: int) -> Array:
 def _derivatives(
     name: str, slopes: Callable[[Array, int], list[Array]], lowest: float = 1
 ) -> tuple[Callable[..., Array], Callable[..., Array]]:
-    """From slopes by phase, the gradient with respect to x, and the derivative in direction dx."""
+    """From derivatives with respect to phases: the gradient with respect to x, and the derivative in direction dx."""
 
     def jacobian(x: Array, octaves: int, shift: float) -> Array:
         """Derivatives of each channel's features, shape (channels, octaves, features, samples)."""

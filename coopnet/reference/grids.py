@@ -112,10 +112,10 @@ def _grid_corners(
 
 
 def _cells(x: Array, level: GridLevel, offset: float) -> tuple[Array, Array]:
-    """The cell of each coordinate, and where in it this lies.
+    """The cell of each coordinate, and its position in the cell.
 
-    Places of :math:`2^{23}` and more are rounded to single precision, which knows only whole numbers there, and the
-    cells beyond :math:`-2^{31}` and :math:`2^{31} - 128` are these.
+    Positions of :math:`2^{23}` and more are rounded to single precision, which has only integers there. Cells are
+    clamped to the range from :math:`-2^{31}` to :math:`2^{31} - 128`.
     """
     position = np.clip(x, -(2.0**64), 2.0**64) * np.float64(np.float32(level.scale)) + offset
     position = np.where(np.abs(position) < 2**23, position, np.float32(position))
@@ -130,8 +130,8 @@ def hash_grid(x: Array, params: Array, n_levels: int = 16, n_features_per_level:
     and the features of the 2^d vertices around it are interpolated multilinearly. Row ``l F + f`` of the
     output is feature f of level l; ``params`` is flat, the F features of a vertex side by side. Positions
     below zero are undefined in Dr.Jit, which converts negative floats to ``UInt32``; here cells are numbered from
-    :math:`-2^{31}` to :math:`2^{31} - 128`, and the first and the last hold what lies beyond. Where a coordinate
-    is not finite, all is NaN. ``interpolation`` may be
+    :math:`-2^{31}` to :math:`2^{31} - 128`, and positions beyond lie in the first or last cell. Where a coordinate
+    is not finite, all features are NaN. ``interpolation`` may be
     ``"smoothstep"``, which puts :math:`t^2 (3 - 2 t)` for the fraction t of a cell, or ``"nearest"``, which takes the
     lowest vertex of the cell; levels above ``max_level`` give zeros. The other options are those of
     :func:`hash_grid_levels`.
@@ -234,7 +234,7 @@ def _walk(
 ) -> tuple[Array, list]:  # fmt: skip
     """The table, a row for each vertex, and the ``vertices`` around samples: (level, slot, weight, ...).
 
-    Those of levels above ``max_level`` have no weight, and those around a coordinate that is not finite NaN.
+    Vertices of levels above ``max_level`` have the weight 0, and those around coordinates that are not finite NaN.
     """
     table, x = np.asarray(params, np.float64).reshape(-1, features), np.asarray(x, np.float64)
     known = np.isfinite(x).all(axis=0)
@@ -260,7 +260,7 @@ def _scattered(table: Array, vertices: list, d: Array) -> Array:
 
 
 def _grid_levels(x: Array, table: Array, n_levels: int, **options: Any) -> list[GridLevel]:
-    """The levels, which must be of the size of the table."""
+    """The levels; raises ``ValueError`` unless they have as many vertices as the table."""
     levels = hash_grid_levels(len(x), n_levels, table.shape[1], **options)
     vertices = levels[-1].offset + levels[-1].size
     if len(table) != vertices:

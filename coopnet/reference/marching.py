@@ -117,7 +117,7 @@ def occupied(bits: Array, p: Array, lower: Any, upper: Any, resolution: Any) -> 
 def occupancy_update(
     density: Array, cells: Array, sampled: Array, decay: float, threshold: float
 ) -> tuple[Array, Array]:
-    """(density, occupied?) of all cells: decayed, at least what was ``sampled`` in some of them, and compared.
+    """(density, occupied?) of all cells: decayed, in ``cells`` at least ``sampled``, and compared with the threshold.
 
     >>> density, full = ref.occupancy_update(np.ones(2), np.array([1]), np.array([3.0]), 0.5, 1.0)
     >>> density.tolist(), full.tolist()

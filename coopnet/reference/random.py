@@ -1,4 +1,4 @@
-"""Philox, the mask law of dropout and its relatives, and other systems' masks."""
+"""Philox, the laws of dropout and its variants, and other systems' masks."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def drop_path(
 def _dropped(
     x: Array, decisions: int, p: float, seed: int, index: Any, step: Any, stream: int, bits: int, rounds: int
 ) -> Array:
-    """x with as many keep decisions for a sample: one for each of its elements, or one for all."""
+    """Dropout of x with ``decisions`` draws for a sample: one for each of its elements, or one for all."""
     if p == 0:
         return x
     index = np.arange(x.shape[1]) if index is None else index
@@ -174,7 +174,7 @@ def concrete_dropout(
 def concrete_penalty(
     rates: Sequence[float], matrices: Sequence[Array], samples: int, length: float = 1e-4, noise: float = 1.0
 ) -> float:
-    """What rates of dropout before these matrices cost (Gal et al. 2017, eqs. 3 and 4, with their code's constants).
+    """Penalty for rates of dropout before these matrices (Gal et al. 2017, eqs. 3 and 4, with their code's constants).
 
     >>> round(ref.concrete_penalty([0.5], [np.zeros((1, 3))], samples=6), 4)
     -0.6931
@@ -190,7 +190,7 @@ def drop_levels(
     x: Array, p: float, seed: int, index: Any = None, step: Any = 0, stream: int = 0, bits: int = 16, rounds: int = 10,
     n_features_per_level: int = 2, first: int = 0, per_sample: bool = False,
 ) -> Array:  # fmt: skip
-    """:func:`dropout` of whole levels: the decision about element l is that about all features of level l.
+    """:func:`dropout` of whole levels: the decision about element l holds for all features of level l.
 
     Levels below ``first`` stay as they are. Unless ``per_sample``, all samples have the index 0.
 
@@ -209,7 +209,7 @@ def drop_levels(
 
 def stratified(n: int, seed: int, samples: int, step: int = 0, stream: int = 0) -> Array:
     """Points ``(n, samples)`` of the unit cube, one in each of ``samples`` parts of equal volume along the Z-order
-    curve: the bits of a place on the curve are dealt to the axes, and random words fill up their 24 bits.
+    curve: the bits of a place on the curve belong to the axes in turn, and random words fill up their 24 bits.
 
     >>> (ref.stratified(2, 0, 4) * 2).astype(int).tolist()
     [[0, 0, 1, 1], [0, 1, 0, 1]]
@@ -274,8 +274,8 @@ def seeded_dropout(x: Array, p: float, seed: Any, offset: Any = None, convention
 
 
 def nearly_normal(word: Any) -> Array:
-    r"""Words as numbers of mean 0 and variance 1 that are nearly normal, in float32: the upper 24 bits are counted, and
-    the lower 8 fill the steps between, :math:`(512 \, \mathrm{count} + 2 \, \mathrm{rest} - 6399) / \sqrt{1594709}`.
+    r"""Words as nearly normal numbers of mean 0 and variance 1, in float32: the count of ones among the upper 24 bits,
+    and the lower 8 bits as its fraction, :math:`(512 \, \mathrm{count} + 2 \, \mathrm{rest} - 6399) / \sqrt{1594709}`.
 
     >>> ref.nearly_normal(np.array([0, 0x00FFF07F, 0xFFFFFFFF], np.uint32)).astype(float).round(4).tolist()
     [-5.0672, -0.0008, 5.0672]

@@ -97,8 +97,8 @@ def interface_normals(wi: np.ndarray, wo: np.ndarray, index: float | np.ndarray)
 
 
 def fresnel(cosine: np.ndarray, index: float | np.ndarray) -> np.ndarray:
-    """Share of unpolarized light that an interface reflects, by the cosine of incidence and the index of the other side
-    relative to that of the light: the mean of the squared amplitudes of both polarizations.
+    """Share of unpolarized light that an interface reflects, from the cosine of incidence and the index of the other
+    side relative to that of the light: the mean of the squared amplitudes of both polarizations.
 
     >>> ref.fresnel(np.array([1.0, 0.0, 0.5]), 1.5).round(3).tolist()
     [0.04, 1.0, 0.089]
@@ -145,8 +145,9 @@ def lobe_pdf(specular: float, alpha: float, wi: np.ndarray, wo: np.ndarray) -> n
 
 
 def mixture_pdf(params: list[float], wi: np.ndarray, wo: np.ndarray) -> np.ndarray:
-    """Density of ``wo`` in solid angle: the weights of a Beckmann, a GGX and another, isotropic GGX distribution of
-    visible normals, the rest being a cosine lobe; then the roughnesses ``u, v`` of the first two and that of the third.
+    """Density of ``wo`` in solid angle under a mixture. ``params`` are the weights of a Beckmann, a GGX and another,
+    isotropic GGX distribution of visible normals (a cosine lobe has the rest); then the roughnesses ``u, v`` of the
+    first two and that of the third.
 
     >>> w = np.array([[0.0], [0.0], [1.0]])
     >>> ref.mixture_pdf([0.5, 0.5, 0.0, 0.2, 0.4, 0.2, 0.4, 1.0], w, w).round(4).tolist()
@@ -163,10 +164,11 @@ def mixture_pdf(params: list[float], wi: np.ndarray, wo: np.ndarray) -> np.ndarr
 
 
 def interface_pdf(params: list[float], eta: float, wi: np.ndarray, wo: np.ndarray) -> np.ndarray:
-    """Density of ``wo`` in solid angle on both sides of a surface with the relative index ``eta`` below it: the weights
-    of the three distributions of :func:`mixture_pdf`, of a Beckmann and a GGX distribution of interfaces, which reflect
-    Fresnel's share and refract the rest (Walter's equation 17), and of a cosine lobe on the other side, the rest being
-    one on the side of ``wi``; then the roughnesses of :func:`mixture_pdf` and ``u, v`` of both interfaces.
+    """Density of ``wo`` in solid angle on both sides of a surface with the relative index ``eta`` below it. ``params``
+    are the weights of the three distributions of :func:`mixture_pdf`, of a Beckmann and a GGX distribution of
+    interfaces, which reflect Fresnel's share and refract the rest (Walter's equation 17), and of a cosine lobe on the
+    other side (one on the side of ``wi`` has the rest); then the roughnesses of :func:`mixture_pdf` and ``u, v`` of
+    both interfaces.
 
     >>> w = np.array([[0.0], [0.0], [1.0]])
     >>> ref.interface_pdf([0.0] * 5 + [0.25] + [0.3] * 9, 1.5, w, np.hstack([w, -w])).round(4).tolist()

@@ -35,7 +35,7 @@ def laplace(derivatives: Array, noise: float, prior: float) -> Array:
     r"""Covariance of parameters by the Gauss-Newton approximation, shape ``(parameters, parameters)``: the inverse of
     :math:`\sum_{on} d_{on} d_{on}^T / \mathrm{noise}^2 + I / \mathrm{prior}^2`.
 
-    ``derivatives`` of each output by each parameter at each sample have the shape ``(outputs, parameters, samples)``.
+    ``derivatives`` of outputs with respect to parameters have the shape ``(outputs, parameters, samples)``.
 
     >>> ref.laplace(np.array([[[3.0, 1.0]]]), noise=1.0, prior=1.0).round(3).tolist()
     [[0.091]]
@@ -106,7 +106,7 @@ def ensemble(members: Array) -> tuple[Array, Array]:
 
 
 def ray_march_mc(color: Array, depth: Array, transmittance: Array) -> dict[str, Array]:
-    r"""Moments over passes of what is seen along rays, with the term :math:`\bar T^2` for rays that meet nothing
+    r"""Moments over passes of color and depth along rays, with the term :math:`\bar T^2` for rays that pass through
     (Sünderhauf et al. 2023), from colors (passes, 3, rays), depths and transmittances (passes, rays).
 
     >>> found = ref.ray_march_mc(np.array([[[0.0]] * 3, [[0.2]] * 3]), np.ones((2, 1)), np.array([[0.2], [0.4]]))
@@ -158,7 +158,7 @@ def calibration_error(mean: Array, deviation: Array, target: Array, levels: int 
 
 
 def calibrate(error: Array, deviation: Array) -> float:
-    """The factor of deviations at which errors are likeliest.
+    """The factor of deviations that gives the errors the largest likelihood.
 
     >>> ref.calibrate(np.array([2.0, -2.0]), np.array([1.0, 1.0]))
     2.0
@@ -167,8 +167,8 @@ def calibrate(error: Array, deviation: Array) -> float:
 
 
 def isotonic(x: Array, y: Array) -> Array:
-    r"""The fit of ``y`` that does not fall with ``x``, at each sample: :math:`\max_{a \le i} \min_{b \ge i}` of the
-    mean of ``y`` from a to b, in the order of ``x`` (Barlow et al. 1972).
+    r"""The non-decreasing fit of ``y`` as a function of ``x``, at each sample: :math:`\max_{a \le i} \min_{b \ge i}` of
+    the mean of ``y`` from a to b, in the order of ``x`` (Barlow et al. 1972).
 
     >>> ref.isotonic(np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 2.0])).tolist()
     [1.0, 2.5, 2.5]
