@@ -53,8 +53,8 @@ def compare(
 
     Returns:
         A dictionary that JSON can hold: ``"machine"``, ``"settings"``, ``"results"`` (a row for each peer and mode:
-        ``"ms"``, ``"way"``, ``"calls"``, ``"spread"``, the quartiles' distance by the median, ``"ratio"`` to coopnet,
-        ``"gradient_error"``) and ``"left_out"``, peers with the reason.
+        ``"ms"``, ``"way"``, ``"calls"``, ``"spread"``, the interquartile range divided by the median, ``"ratio"`` to
+        coopnet, ``"gradient_error"``) and ``"left_out"``, peers with the reason.
 
     Raises:
         ValueError: arguments out of range.
@@ -71,7 +71,7 @@ def compare(
 
     @contextmanager
     def asked(name: str) -> Iterator[Worker]:
-        """A block that asks a peer, which is left out from then on if it fails."""
+        """A block that sends jobs to a peer. If the peer fails, it is left out from then on."""
         try:
             yield workers[name]
         except PeerError as error:
@@ -90,7 +90,7 @@ def compare(
                 for mode in MODES:  # compiles
                     worker.ask(job="turn", mode=mode, seconds=0.0)
                 errors[name] = worker.ask(job="gradient_errors")
-        # ways to call are timed one by one: two for each of Dr.Jit's
+        # ways to call are timed one by one: two for each peer that uses Dr.Jit
         share = seconds / (ROUNDS * len(MODES) * max(1, sum(1 if name == "PyTorch" else 2 for name in workers)))
         for turn in range(ROUNDS):
             for mode in MODES:
@@ -118,7 +118,7 @@ def has_torch() -> bool:
 
 
 def _row(name: str, mode: str, ways: dict[str, list[float]], errors: dict[str, float]) -> dict[str, Any]:
-    """The faster way of a peer."""
+    """The row of the results for the faster way to call a peer."""
     way, values = min(ways.items(), key=lambda item: statistics.median(item[1]))
     middle = statistics.median(values)
     low, _, high = statistics.quantiles(values, n=4) if len(values) > 1 else (middle, middle, middle)
@@ -140,7 +140,7 @@ def machine(backend: str) -> dict[str, Any]:
 
 
 def processor() -> str:
-    """Its name, as it calls itself."""
+    """The name of the processor."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

@@ -1,4 +1,4 @@
-"""The libraries that are measured: one class for each, with the same network in its own terms."""
+"""The libraries that are measured: one class for each, with the same network."""
 
 from __future__ import annotations
 
@@ -108,14 +108,14 @@ class Coopnet(DrJitPeer):
 
         if mode == "infer":
             return self.evaluate, (self.net, self.x)
-        # a copy: what is assigned to net[name] is written into the array that it has
+        # a copy, because assigning to net[name] overwrites its array
         return train, (self.net, dr.copy(self.net[name]), self.x, self.t, self.factor)
 
     def gradients(self, result: Any) -> list[np.ndarray]:
         import drjit.nn as drnn
 
         views = [layer.weights for layer in self.linear]
-        views[0].buffer[:] = result  # all views see it
+        views[0].buffer[:] = result  # which all views share
         return [self.tensor(drnn.unpack(view)).numpy().astype(np.float64) for view in views]
 
 
