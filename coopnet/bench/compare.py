@@ -149,7 +149,7 @@ def processor() -> str:
 
 
 def format_comparison(comparison: dict[str, Any]) -> str:
-    """The result of :func:`compare` as text: a table, the machine, and what its figures mean."""
+    """The result of :func:`compare` as text: a table, the machine, and an explanation of the figures."""
     settings, where = comparison["settings"], comparison["machine"]
     lines = [f"{settings['network']}; {settings['batch']} samples, {settings['precision']} precision"]
     versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())

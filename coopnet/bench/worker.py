@@ -19,7 +19,7 @@ WARMUP = 3
 
 
 class Runner:
-    """Measures one peer in turns, and keeps what it has compiled between them."""
+    """Measures one peer in turns, and keeps its compiled functions between them."""
 
     def __init__(self, peer: str, backend: str, width: int, batch: int):
         self.peer: Peer = PEERS[peer](backend, width, batch)

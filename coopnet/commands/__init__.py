@@ -1,4 +1,4 @@
-"""The commands of ``coopnet``, one per file, and what they share.
+"""The commands of ``coopnet``, one per file, and their shared parts.
 
 ===================  ======================================================
 :mod:`.info`         describe the installation, or a checkpoint
@@ -8,7 +8,7 @@
 :mod:`.bench`        measure
 :mod:`.convert`      tiny-cuda-nn's files as a checkpoint
 :mod:`.export`       a checkpoint as source code or a web page
-what they share
+shared parts
 :mod:`.arguments`    arguments of several commands, checked before the work
 :mod:`.checkpoints`  reading checkpoints on any backend
 :mod:`.errors`       exit codes, and errors in one line

@@ -25,7 +25,7 @@ def bench(
     """Compare coopnet with drjit.nn and, if installed, PyTorch: inference and a training step, in about a minute.
 
     All compute the same network from the same weights and inputs, 16 -> w -> w -> w -> 3 with ReLU, in processes of
-    their own that take turns. Figures are medians; ratios say who is faster here. Leave the machine alone meanwhile.
+    their own that take turns. Figures are medians, with their ratios to coopnet's. Run nothing else meanwhile.
     """
     from ..bench import compare, format_comparison
 

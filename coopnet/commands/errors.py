@@ -14,7 +14,7 @@ import typer
 from ..checks.sizes import NoRoom
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
-#: What every ``--help`` ends with.
+#: The last lines of every ``--help``.
 EXIT_CODES = (
     "Exit codes: 0 done; 1 failed, with one line on standard error that begins with 'coopnet: error:'; 2 wrong usage, "
     "with such a line, too; 130 interrupted (Ctrl-C)."

@@ -18,7 +18,7 @@ from . import arguments as args
 from .errors import Stopped, about, telling_warnings
 
 MESHES = (".obj", ".ply", ".stl")
-IMAGE_PICTURES = ("reconstruction.png", "comparison.png", "loss.png")  #: what is written beside the checkpoint
+IMAGE_PICTURES = ("reconstruction.png", "comparison.png", "loss.png")  #: written beside the checkpoint
 MESH_PICTURES = ("picture.png", "loss.png")
 #: Defaults, for images and for meshes.
 DEFAULTS: dict[str, tuple] = {

@@ -40,10 +40,10 @@ def uncertainty(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing picture.")] = False,
     backend: args.BACKEND = "auto",
 ) -> None:  # fmt: skip
-    """Draw the map of what a checkpoint is unsure of: the standard deviation of its colours, over the image.
+    """Draw a map of a checkpoint's uncertainty: the standard deviation of its colours, over the image.
 
     For a field of 2 coordinates and 1 or 3 values that was trained with dropout, or that cn.laplace or cn.ensemble has
-    made. Prints the mean and the largest deviation. Dropout does not tell what a hash grid has not seen.
+    made. Prints the mean and the largest deviation. Dropout does not show which places a hash grid has not seen.
     """
     from .. import image as images
     from ..image import plots

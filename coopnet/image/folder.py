@@ -1,4 +1,4 @@
-"""Fits whose results go to a folder: what jobs that learn pictures and meshes share."""
+"""Fits whose results go to a folder: the common parts of learning pictures and meshes."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def make_field(
     cells = max(4.0, max(width, height) * math.sqrt(fraction))  # training pixels along the longer side
     layer: Any
     if encoding == "hashgrid":
-        # of the whole unit square, of which the picture covers half a side
+        # cells along the unit square; the picture covers half of its side
         coarse, finest, levels = max(2, min(48, round(cells / 4))), max(8.0, 1.1 * cells), 32
         entries = min(2**22, 2 ** math.ceil(math.log2(2 * finest**2)))
         layer = HashGrid(

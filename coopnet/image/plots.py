@@ -22,7 +22,7 @@ BLUE, ORANGE, GREY = "#1f6fb4", "#d9702b", "#666666"
 
 
 def _shown(values: np.ndarray) -> np.ndarray:
-    """``values`` thinned out to what a figure can show, as RGB in [0, 1]."""
+    """``values`` thinned out to at most :data:`SIDE` pixels along a side, as RGB in [0, 1]."""
     values = np.clip(np.nan_to_num(_thinned(values)), 0, 1)
     return np.repeat(values, 3, axis=2) if values.shape[2] == 1 else values
 

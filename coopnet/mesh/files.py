@@ -19,7 +19,7 @@ class Mesh:
     """Triangles in the unit cube.
 
     Args:
-        vertices: float64 array ``(n, 3)``, of which the longest side of the bounding box is 0.8 and its centre
+        vertices: float64 array ``(n, 3)``, whose bounding box has a longest side of 0.8 and the centre
             (1/2, 1/2, 1/2).
         faces: int64 array ``(m, 3)`` of numbers of vertices.
         watertight: do the triangles enclose a solid, without holes?

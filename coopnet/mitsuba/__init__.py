@@ -11,7 +11,7 @@ set.
 :mod:`.volume`          fields as media, and the loop of ``neural_volpath``
 :mod:`.cache`           the radiance cache
 :mod:`.render_mc`       mean and deviation of a picture over draws of the networks
-what they share
+shared parts
 :mod:`.variants`        classes that derive from Mitsuba's, one for each variant
 :mod:`.fields`          fields for the variant that is set
 :mod:`.keys`            the attribute ``key`` of plugins

@@ -204,7 +204,7 @@ class OccupancyGrid(BoxOfCells):
 
         Args:
             values: a ``Float`` with an entry per cell in the order of their numbers, or a NumPy array: flat, or of the
-                shape (z, y, x). ``grid.density.numpy()[: grid.cells]`` is what to store.
+                shape (z, y, x). To save a grid, store ``grid.density.numpy()[: grid.cells]``.
 
         >>> grid.set_density(np.ones((32, 32, 32)), threshold=0.5)
         """

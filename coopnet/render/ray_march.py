@@ -41,7 +41,7 @@ class March:
 
     Attributes:
         color: ``Array3f``, the light that arrives, background included.
-        transmittance: ``Float``, the share of the background that is seen.
+        transmittance: ``Float``, the share of the background's light that arrives.
         depth: ``Float``, the expected distance, not normalized: divide by ``1 - transmittance`` for the mean distance
             at which the ray is absorbed.
 
@@ -89,7 +89,7 @@ def ray_march(
     ``"replay"``  the same loop; gradients walk along the ray again, in memory that does not depend on ``steps``
     ``"wide"``    all samples in one batch, then a walk over them in memory: the fastest training, in memory for every
                   sample
-    ``"auto"``    ``"loop"`` where no gradient is wanted or a symbolic loop, conditional or call is being traced;
+    ``"auto"``    ``"loop"`` where no gradient is needed or a symbolic loop, conditional or call is being traced;
                   otherwise ``"wide"`` for up to 2^24 samples and ``"replay"`` beyond
     ============  =====================================================================================================
 

@@ -14,7 +14,7 @@ from .arguments import Rays, kept
 from .sphere_trace_loop import FINE, FoundHit, Limits, trace
 from .surface import Surface
 
-#: Smallest length of a direction or gradient that counts as one.
+#: Directions and gradients whose squared length is at most this count as zero.
 TINY = 1e-30
 
 

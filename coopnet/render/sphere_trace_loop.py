@@ -149,7 +149,7 @@ def _iterate(s: FoundHit, f: Any, limits: Limits) -> FoundHit:
     done = (reached | refined) & (fine | (left == 0)) & ~grazes
     hit = s.hit | done
 
-    # ---- what comes next
+    # ---- the next sample
     t_next = dr.select(over, back, dr.select(steps, onward, guess))
     t_next = dr.select(grazes, dr.minimum(t_hit + s.relaxation * r_hit, limits.end), t_next)
     active = s.active & ~lost

@@ -22,7 +22,7 @@ class Surface:
     is differentiated in forward mode, which does not change gradients of arrays that it depends on, unless it has a
     method ``value_and_grad``. ``h`` is half the distance of points for central differences of its gradient.
 
-    Raises what :func:`coopnet.render.sphere_trace` documents of ``sdf``.
+    Raises the errors that :func:`coopnet.render.sphere_trace` documents for ``sdf``.
     """
 
     def __init__(self, sdf: Any, key: Key | None, point: type, h: float, where: str):
@@ -87,7 +87,7 @@ class Surface:
             return dr.detach(value), dr.grad(value)
 
     def _single(self, value: Any) -> Any:
-        """What ``sdf`` returned as a ``Float``."""
+        """The result ``value`` of ``sdf`` as a ``Float``."""
         subject = f"{self.where}: what sdf returned"
         kind, leaf = kinds.in_kernels(value, subject, single=True)
         check_same_backend(f"{subject} lives", leaf, " and o", self.leaf)

@@ -3,14 +3,14 @@
 ======================  ====================================================
 :mod:`.fit`             the training loop
 :mod:`.arguments`       checks of its arguments
-:mod:`.run`             a run: its steps, and what happens between them
+:mod:`.run`             a run: its steps, and the hooks between them
 :mod:`.hooks`           the base of everything that happens between steps
 :mod:`.step`            one step, which is frozen
 :mod:`.unrolled`        several steps in one call
 :mod:`.limits`          constants: how often things are done and checked
 :mod:`.many`            many fields of one architecture
 :mod:`.distributed`     several processes
-what a step is made of
+parts of a step
 :mod:`.sampling`        random numbers for samples
 :mod:`.losses`          loss functions
 :mod:`.inner_loss`      losses that the engine computes in its kernels
@@ -21,7 +21,7 @@ what a step is made of
 :mod:`.gradients`       norms of gradients, and limits
 :mod:`.weights`         penalties, clipping, decay, rates by layer
 :mod:`.average`         moving averages of weights
-what a run has besides
+other parts of a run
 :mod:`.metric`          its metric, and how long to wait for a better one
 :mod:`.state`           checkpoints from which it can be resumed
 :mod:`.divergence`      detects that training has diverged
@@ -30,7 +30,7 @@ what a run has besides
 :mod:`.progress`        progress bars
 :mod:`.trees`           arrays in PyTrees
 :mod:`.result`          its result
-what could go wrong
+errors, signals and threads
 :mod:`.recording`       errors that say why a step could not be recorded
 :mod:`.interrupts`      Ctrl-C and garbage collection within a step
 :mod:`.turns`           a lock that training threads take in turn

@@ -127,7 +127,7 @@ def _check_batch(field: NeuralField, drawn: Any, loss: Callable) -> None:
         check_densities(pdf[0], given, max(sizes), "fit: batch()")
 
 
-# ---- what functions return ----------------------------------------------
+# ---- results of the user's functions ------------------------------------
 
 
 def rate(lr: Any) -> Callable[[int], float]:

@@ -29,7 +29,7 @@ class DivergenceMonitor(Hook):
         self.skipped = self.skipped_before = run.step.skipped()
         self.looked = -1
         self.bad_losses = self.bad_steps = 0  # consecutive ones, up to now
-        self.found, self.bad_step = "", 0  # what was not finite, in words, and the first such step
+        self.found, self.bad_step = "", 0  # the arrays that were not finite, in words, and the first such step
         self._keep()
 
     def look(self, run: Any, losses: list[float], at_end: bool) -> None:
@@ -103,7 +103,7 @@ class DivergenceMonitor(Hook):
         return arrays | {f"the average of {name!r}": v for name, v in averages(self.step.ema).items()}
 
     def message(self) -> str:
-        """The message: what happened, why if known, which weights the field has now, and what usually helps."""
+        """The warning: what diverged, the cause if known, the weights that the field has now, and advice."""
         when = f"after {self.steps} steps" if self.steps > self.first else "at the start"
         where = f"the parameters it had {when}, the last known to be finite"
         if not_finite(self.kept):

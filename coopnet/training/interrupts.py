@@ -11,7 +11,7 @@ from typing import Any
 
 
 class _Handler:
-    """Notes the first Ctrl-C in ``asked``, and raises ``KeyboardInterrupt`` at the second."""
+    """Notes the first Ctrl-C in the list ``asked``, and raises ``KeyboardInterrupt`` at the second."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []

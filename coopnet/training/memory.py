@@ -24,7 +24,7 @@ GRADIENTS = 1.5  #: the gradient, and the buffer in which it is summed
 CLIPPED = 2  #: squares of the gradient, and the clipped gradient
 STATE = 2.5  #: for each array of the optimizer: before and after the step, and the check whether it is finite
 AVERAGE = 1.5  #: the average after the step, and the last finite one; the average before the step exists already
-ONES = 2  #: a factor for each entry, of the rate or the decay, and what it is multiplied with
+ONES = 2  #: a factor of the rate or decay for each entry, and its product
 BEST = 1  #: the parameters of the best metric
 
 #: Approximate bytes to compile a step.

@@ -18,8 +18,8 @@ from .result import FitResult
 
 
 class Metric(Hook):
-    """Calls the metric, if there is one, every so many steps. Stops after ``patience`` values in a row without a better
-    one.
+    """Calls the metric, if there is one, every ``every`` steps. Stops the run after ``patience`` values in a row that
+    are no better than the best.
     """
 
     def __init__(self, function: Any, every: int, higher_is_better: bool, patience: int | None):

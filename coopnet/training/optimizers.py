@@ -44,10 +44,10 @@ from ..jit.optimizers import EntryAdam, Extension, adam_correction, memories, op
 
 
 class Extended(Extension):
-    """What optimizers here add to Dr.Jit's: an L2 term, accumulating gradients, and looking ahead.
+    """Adds to Dr.Jit's optimizers an L2 term, accumulation of gradients, and lookahead.
 
     For the latter two, they keep a tuple for each parameter: (mean gradient so far, number of gradients in it, slow
-    weights, moves since the slow weights), with ``None`` for what is not used. Counters are arrays, so that frozen
+    weights, moves since the slow weights), with ``None`` for unused entries. Counters are arrays, so that frozen
     functions can update them.
     """
 

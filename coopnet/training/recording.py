@@ -15,7 +15,7 @@ _CURE = (
 
 @contextmanager
 def reasons() -> Iterator[None]:
-    """A block in which Dr.Jit's errors while it records get the message of their cause; Ctrl-C stays as it is."""
+    """A block that gives Dr.Jit's errors while recording the message of their cause; Ctrl-C is passed on unchanged."""
     try:
         yield
     except RuntimeError as error:

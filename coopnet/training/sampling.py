@@ -93,7 +93,7 @@ def stratified(n: int, key: Key, dtype: type, samples: int, *, stream: int = 0) 
 
 
 def _checked(where: str, n: Any, key: Any, dtype: Any, stream: Any) -> int:
-    """``stream`` as an int, once all of these are what a draw needs."""
+    """``stream`` as an int; raises unless all arguments are valid."""
     single = isinstance(dtype, type) and issubclass(dtype, dr.ArrayBase) and dr.type_v(dtype) == dr.VarType.Float32
     check(single, where, "dtype", dtype, "a single-precision type such as drjit.llvm.ad.Float", TypeError)
     flat = not dr.is_tensor_v(dtype) and dr.depth_v(dtype) == 1

@@ -153,7 +153,7 @@ def _rebuilt(tree: Any, tensors: Iterator[np.ndarray]) -> Any:
 
 
 def _identity(step: Step, seed: int) -> dict[str, Any]:
-    """What must be equal in the run that wrote a checkpoint and in the one that resumes it."""
+    """Settings that must be equal in the run that wrote a checkpoint and in the one that resumes it."""
     first = next(iter(step.field.values()))
     return {
         "seed": str(seed),

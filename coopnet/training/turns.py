@@ -28,8 +28,8 @@ class Turns:
     """A reentrant lock that goes to the thread that has waited longest, and raises an error if its owner waits for a
     thread that waits for the lock.
 
-    Its whole state is ``owner``, the thread that holds it, so that an exception at any moment, such as Ctrl-C, leaves
-    it either held or free.
+    Only ``owner`` determines which thread holds it, so that an exception at any moment, such as Ctrl-C, leaves it
+    either held or free.
     """
 
     def __init__(self) -> None:

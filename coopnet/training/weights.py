@@ -26,7 +26,7 @@ from ..nn.parameters import Parameter, like, listed, parameters, spellings
 def l2_penalty(net: Module, biases: bool = False) -> Any:
     r"""Sum of squares of all matrix entries, :math:`\sum_l \lVert A_l \rVert_F^2`, in single precision.
 
-    Add it to a loss as ``lam * l2_penalty(net)``; its gradient is ``2 * lam * A``, what PyTorch's SGD does with
+    Add it to a loss as ``lam * l2_penalty(net)``; its gradient is ``2 * lam * A``, as that of PyTorch's SGD with
     ``weight_decay=2 * lam``. With an adaptive optimizer, decoupled decay is usually better: ``fit(...,
     weight_decay=...)``.
 
@@ -230,7 +230,7 @@ def _masks(where: str, net: Any, biases: bool) -> dict[str, Any]:
 
 
 def _chosen(where: str, net: Any, biases: bool) -> list[Parameter]:
-    """The matrices of ``net``, and its biases if wanted."""
+    """The matrices of ``net``; with ``biases``, its bias vectors, too."""
     check_type(where, "net", net, Module, "a coopnet Module")
     check_flag(where, "biases", biases)
     chosen = [p for p in parameters(net) if p.is_matrix or (biases and p.attribute == "bias")]

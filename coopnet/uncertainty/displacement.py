@@ -26,7 +26,7 @@ from ..nn.drawn import ParameterArray
 from .layers import rebuilt
 
 _WHERE = "laplace"
-#: Factor of cotangents in half precision, whose smallest number is 6e-8.
+#: Factor of cotangents in half precision, whose smallest positive number is 6e-8.
 _HALF_SCALE = 256.0
 #: Most displacements: enough for 256 vertices along three axes, but not for 16 along six.
 _MOST = 1 << 26
@@ -76,7 +76,7 @@ def _extents(field: NeuralField) -> list[float]:
 
 
 class _Watched(NeuralField):
-    """``field``, which moves its coordinates by variables of value zero and remembers places and variables."""
+    """A copy of ``field`` that adds variables of value zero to its coordinates, and keeps coordinates and variables."""
 
     def __init__(self, field: NeuralField):
         self.__dict__.update(field.__dict__)
@@ -152,8 +152,8 @@ def _evaluated(field: NeuralField, p: Any) -> Any:
 
 
 def _products(field: NeuralField, inputs: Any, targets: list, predict: Callable) -> tuple[Any, list]:
-    """What one batch adds to the sums of the displacements. Also the sum of its squared errors, the share of its
-    samples in the box, and its number of predictions."""
+    """The terms of one batch in the sums of the displacements; the sum of its squared errors, the share of its samples
+    in the box, and its number of predictions."""
     values, unit, moves = _followed(field, inputs, targets, predict)
     n, width = max(dr.width(v) for v in (*values, *targets)), dr.width(moves[0])
     half = field.precision == "half"

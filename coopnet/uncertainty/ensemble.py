@@ -116,7 +116,7 @@ def _outputs(field: NeuralField) -> int:
         return len(list(field([single(0.5)] * field.in_features)))  # traced, not run
 
 
-#: What fields of one ensemble have in common.
+#: Properties that must be equal for all fields of an ensemble.
 _SAME = {
     "backend": _backend,
     "precision": lambda field: field.precision,

@@ -57,8 +57,8 @@ def laplace(
 
     - the features of grids, if the encoding is one, or a :class:`Composite` or ``Pad`` with some in it: the diagonal of
       :math:`P`. A vertex of weight :math:`w` adds :math:`w^2 (\partial f_o / \partial \phi)^2`, of the feature
-      :math:`\phi`, to its entry. Entries that no sample has visited keep the variance :math:`\tau^2`, which tells the
-      unseen from the seen;
+      :math:`\phi`, to its entry. Entries that no sample has visited keep the variance :math:`\tau^2`, so that unseen
+      places have large deviations;
     - the last linear layer, in full: :math:`P = \frac{1}{s^2} \sum_n g_n^2 \tilde h_n \tilde h_n^T + I / \tau^2`, one
       matrix for all outputs. :math:`\tilde h` is the layer's input, with a bias :math:`(h, 1)`. :math:`g^2` is the mean
       square, over outputs, of the slope of an activation behind the layer, and 1 if there is none.
@@ -224,7 +224,7 @@ class _ParameterSums:
 
 
 def _products(field: NeuralField, coordinates: list, targets: list) -> tuple[list, Any, Any]:
-    """What one batch adds to the entries of each grid, to the last layer's matrix, and to the errors."""
+    """The terms of one batch in the sums for each grid's entries, for the last layer's matrix, and for the errors."""
     linear = Linearized(field)
     unit = to_unit(coordinates, field.bounds)
     derivatives = linear.at(unit)

@@ -107,7 +107,7 @@ def _of_members(field: Any, x: Any, samples: int) -> tuple[Any, Any] | None:
 
 
 def each_once(field: Any, samples: int) -> bool:
-    """Do so many passes visit all members of an ensemble equally often, and does a key draw nothing else?"""
+    """Do ``samples`` passes visit all members of an ensemble equally often, and does a key draw nothing else?"""
     members = members_of(field)
     others = has_dropout(field) or any(isinstance(m, Drawn) for m in children(field))
     return members is not None and not others and samples % len(members.networks) == 0

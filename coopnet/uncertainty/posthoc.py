@@ -55,7 +55,7 @@ def posthoc_dropout(
 
     Args:
         field: a built and trained :class:`NeuralField` without dropout; it stays as it is.
-        batch: what the field was trained on, as in :func:`fit`: traced code from a key to ``(coordinates, targets)``.
+        batch: the training data, as in :func:`fit`: traced code from a key to ``(coordinates, targets)``.
         tolerance: how much the loss may rise, relative to that without dropout; a positive number.
         seed: of batches and masks, int in [0, 2^64).
         batches: number :math:`B` of batches; they are held in memory.

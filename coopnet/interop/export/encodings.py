@@ -101,7 +101,9 @@ def _cosine_triangle(b: Block, phase: Expr) -> Expr:
 
 
 def _sine_triangle(b: Block, phase: Expr) -> Expr:
-    """The same, a quarter of a period later. Subtracting a quarter from the phase would lose bits of small phases."""
+    """:func:`_cosine_triangle` a quarter of a period later. It does not subtract a quarter from the phase, which would
+    lose bits of small phases.
+    """
     size = b.let("size", Still(call("abs", phase)))
     falling = select(phase > 0, single(2) - phase * 4, single(-2) - phase * 4)
     side = b.let("side", select(size < 0.25, phase * 4, falling))

@@ -83,7 +83,7 @@ def read_encoding(given: dict[str, Any], where: str, n_in: int) -> Any:
 
 
 def _n_levels(given: Mapping[str, Any], values: Mapping[str, Any], name: str, where: str) -> int:
-    """Levels of a grid that has so many features, ``values[name]``, in all of them together."""
+    """The number of levels of a grid whose levels have ``values[name]`` features together."""
     both = f"from_config: {where} has {name} and n_levels; one follows from the other"
     ensure("n_levels" not in given, f"{both}.")
     n, each = values[name], values["n_features_per_level"]

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...checks import check, check_text, is_number, shown
 
-#: What errors begin with.
+#: The beginning of error messages.
 WHERE = "from_config"
 #: List of unknown keys, while they are ignored.
 IGNORED: ContextVar[dict[str, None] | None] = ContextVar("ignored", default=None)

@@ -98,7 +98,7 @@ def read_optimizer(given: dict[str, Any], where: str) -> tuple[Callable[[], Opti
         limits = {"weight_limit": "clipping_magnitude", "gradient_limit": "gradient_clipping_magnitude"}
         options |= {ours: values[theirs] or None for ours, theirs in limits.items()}  # 0 is none
     elif name == "Novograd":
-        options["train_non_matrices"] = False  # in tiny-cuda-nn, only networks have layers
+        options["train_non_matrices"] = False  # tiny-cuda-nn's Novograd does not train grids
     if batched := wrappers.get("Batched"):
         options["accumulate"] = batched["batch_size_multiplier"]
     if slow := wrappers.get("Lookahead"):

@@ -25,7 +25,7 @@ from ...nn.tree import children
 from .configuration import Configuration, from_config
 from .padding import ALIGNMENT, next_multiple
 
-#: Arguments of layers that do not change what is computed from parameters: sizes known otherwise, and initial values.
+#: Arguments of layers that do not change results for given parameters: sizes known otherwise, and initial values.
 _NOT_COMPARED = {"in_features", "init", "gain", "init_scale", "max_level"}
 
 

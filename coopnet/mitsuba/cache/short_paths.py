@@ -43,7 +43,7 @@ class Ending:
 
 @dataclass
 class Hit:
-    """A ray and what it hit: enough to compute the interaction again, at less cost than carrying it in a loop."""
+    """A ray and its hit: enough to compute the interaction again, which costs less than to carry it in a loop."""
 
     ray: Any
     pi: Any

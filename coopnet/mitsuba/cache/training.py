@@ -60,7 +60,7 @@ class Training:
         return run.result
 
     def reset(self) -> None:
-        """Go back to step 0, and keep what was recorded."""
+        """Go back to step 0, and keep the recordings of steps."""
         for name, value in self.initial.items():
             self.field[name] = dr.copy(value)
         self.ema.average = EMA(self.field, self.ema.decay).average

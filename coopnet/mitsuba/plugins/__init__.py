@@ -10,7 +10,7 @@
 :mod:`.neural_medium`     ``neural_medium``
 :mod:`.neural_envmap`     ``neural_envmap``, an environment light
 :mod:`.neural_volpath`    ``neural_volpath``, an integrator for media
-:mod:`.path_replay`       what both integrators have in common
+:mod:`.path_replay`       the common base of both integrators
 :mod:`.register`          Mitsuba's list of plugins
 :mod:`.named_objects`     fields and decoders under names, which scene descriptions can hold
 ========================  ==========================================================================

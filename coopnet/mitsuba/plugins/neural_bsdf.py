@@ -157,7 +157,7 @@ def NeuralBSDF() -> type:
             return self.specular.bsdf.eval_null_transmission(si, active)
 
         def _specular(self, ctx: Any, si: Any, sample1: Any, active: Any) -> tuple:
-            """:meth:`Specular.sample` of the parts that ``ctx`` enables; no share if there are none."""
+            """:meth:`Specular.sample` of the parts that ``ctx`` enables; a share of 0 if it enables none."""
             first, parts = self.smooth_components, [] if self.specular is None else self.specular.flags
             enabled = [k for k, flags in enumerate(parts) if ctx.is_enabled(_kind(flags), first + k)]
             if not enabled:

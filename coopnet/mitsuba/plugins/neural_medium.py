@@ -26,13 +26,13 @@ def NeuralMedium() -> type:
     class NeuralMedium(mi.Medium):
         r"""A medium whose density, albedo and emission are one field, evaluated once at each collision.
 
-        The number of outputs says what the field is:
+        The number of outputs determines their meaning:
 
         - 4, density and color: a radiance field trained with :func:`coopnet.render.ray_march`. With ``light="emitted"``
           the medium absorbs, and emits the color times its density per unit length. With ``"scattered"`` the color is
           the albedo.
         - 7: density, albedo (three) and the emitted color (three).
-        - 1, the density: nothing is emitted, and ``albedo`` says what is scattered.
+        - 1, the density: nothing is emitted, and the albedo is ``albedo``.
 
         The plugin is called ``neural_medium``. It takes ``filename`` (a checkpoint) or ``field`` (a name from
         :func:`hand_over`), the arguments below, and a phase function inside.

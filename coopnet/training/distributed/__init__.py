@@ -7,7 +7,7 @@
 :mod:`.replicas`     processes that hold the same field
 :mod:`.step`         a step of several processes
 :mod:`.shares`       which process has which samples
-:mod:`.facts`        what must be equal on all processes
+:mod:`.facts`        checks that all processes agree
 ===================  =============================================
 """
 

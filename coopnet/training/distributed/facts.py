@@ -1,4 +1,4 @@
-"""What must be equal on all processes of a run: its arguments and parameters, and the first batch."""
+"""Facts that must be equal on all processes of a run: its arguments and parameters, and the first batch."""
 
 from __future__ import annotations
 

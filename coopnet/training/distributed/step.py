@@ -95,13 +95,13 @@ class SharedStep(Step):
             result if external is None else self.joined(self, result, gradients, external.multiply(operands), external)
         )
 
-    # ---- what is frozen -----------------------------------------------------
+    # ---- frozen functions ---------------------------------------------------
 
     def take(self, seed: Any, number: Any, start: Any, width: int, first: bool) -> tuple:  # type: ignore[override]
         """The first part of a step, of ``width`` samples from number ``start`` on.
 
-        Returns the buffer, or what :meth:`join` needs to make it: the sum of losses, the gradients so far, operands of
-        products, and instructions for them.
+        Returns the buffer, or the arguments with which :meth:`join` makes it: the sum of losses, the gradients so far,
+        operands of products, and instructions for them.
         """
         self.push()
         self.width, self.first = width, first

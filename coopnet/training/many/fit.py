@@ -55,7 +55,7 @@ def fit_many(
     Job :math:`j` does the same as ``fit(fields[j], lambda key: batch(key, UInt32(j)), steps, seed=seed + j)``. Results
     are equal to the last bit if fields are trained one after the other, and otherwise within the precision of the
     weights. Each job has its own optimizer state, loss scale and losses, and one that diverges does not affect others.
-    All jobs share what is traced and compiled.
+    All jobs share traced functions and compiled kernels.
 
     :func:`coopnet.fit` can continue from a checkpoint of a job, and the other way round.
 
@@ -164,7 +164,7 @@ def _identity(field: NeuralField) -> tuple:
 
 
 def _together(asked: int | None, jobs: Jobs, samples: int) -> int:
-    """How many fields to train in one kernel; raises ``ValueError`` if that is not possible and was asked for."""
+    """Number of fields to train in one kernel; raises ``ValueError`` if ``asked`` is a number that is not possible."""
     if asked == 1 or len(jobs.fields) == 1:
         return 1
     first = jobs.step(0)

@@ -1,4 +1,4 @@
-"""All jobs: what they share, how one begins, and their runs, one after the other or in groups."""
+"""All jobs: their shared parts, their beginning, and their runs, one after the other or in groups."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ class Jobs:
     # ---- runs ---------------------------------------------------------------
 
     def train(self, groups: Sequence[range], samples: int, rate: Callable[[int], float], bar: Bar) -> None:
-        """Train ``groups`` of job numbers, whose batches have so many ``samples``."""
+        """Train ``groups`` of job numbers; ``samples`` is the number of samples in a batch."""
         self.samples, self.rate, self.bar = samples, rate, bar
         self.results = {number: FitResult(stopped="interrupt") for group in groups for number in group}
-        self.unrolled = UnrolledSteps(len(self.results) * self.steps, rate)  # all jobs share what is traced
+        self.unrolled = UnrolledSteps(len(self.results) * self.steps, rate)  # all jobs share recordings
         with interrupts_held() as interrupts, no_collection():
             for group in groups:
                 self._train(group)

@@ -1,7 +1,7 @@
 """Languages that fields are exported to, by name.
 
 ===============  ============================
-:mod:`.printer`  what printers have in common
+:mod:`.printer`  the base of printers
 :mod:`.c`        C99
 :mod:`.shaders`  GLSL, WGSL and Slang
 :mod:`.numpy`    NumPy

@@ -1,4 +1,4 @@
-"""What all printers have in common: languages that look like C."""
+"""The base of all printers, for languages with a syntax like C's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TIGHT = {"+": 1, "-": 1, "*": 2, "/": 2, "%": 2}
 
 @dataclass(frozen=True)
 class Listing:
-    """What is printed: ``functions``, callees first, and the ``weights``, which are in the source if ``inline``.
+    """The input of a printer: ``functions``, callees first, and the ``weights``, which are in the source if ``inline``.
     ``about`` are the lines at the head of the source.
     """
 
@@ -67,7 +67,7 @@ class Printer:
     gap: ClassVar[int] = 1  #: empty lines before a function
     unsigned: ClassVar[str] = "u"  #: suffix of unsigned numbers
     types: ClassVar[dict[str, str]] = {F32: "float", U32: "uint", I32: "int", BOOL: "bool"}
-    #: What opens and closes a list of COUNT constants of type KIND that is called NAME.
+    #: Text before and after the numbers of a list of COUNT constants of type KIND that is called NAME.
     lists: ClassVar[tuple[str, str]]
     counting: ClassVar[str] = "for (uint INDEX = START; INDEX < STOP; ++INDEX) "
     #: Texts of helper functions, and which others each needs. NAME is the field's name, UPPER the same in capitals.

@@ -15,8 +15,8 @@ from .printer import INDENT, Printer
 #: From here on, tanh is 1 in single precision. Without a limit, the exponentials of some drivers overflow.
 _TANH = "10.0"
 #: Sine, and cosine as a sine a quarter turn later: those of shaders may be off by 2^-11, and differ from device to
-#: device. After whole quarter turns have been taken off, by three parts of pi/2 of which the first have few bits, it is
-#: a polynomial in [-pi/4, pi/4] (Moshier's Cephes library).
+#: device. Whole quarter turns are subtracted with pi/2 in three parts, the first ones of few bits (Cody and Waite); the
+#: rest is a polynomial in [-pi/4, pi/4] (Moshier's Cephes library).
 _SINE = """
 float NAME_quarter(float x, float more) {
     float n = floor(x * 0.636619772f + 0.5f);
