@@ -11,15 +11,15 @@ import mitsuba as mi
 from ..jit.captures import COMPANIONS
 from . import variants
 
-#: Kinds of plugins that calls visit, but to which scenes hold no pointers (unlike emitters, shapes and sensors).
+#: Kinds of plugins that virtual calls visit, but scenes hold no pointers to (unlike emitters, shapes and sensors).
 _KINDS = ("BSDFPtr", "MediumPtr", "PhaseFunctionPtr")
 
 
 def pointers() -> list[Any]:
     """Null pointers to pass to functions of ``dr.freeze`` as an input, also as an attribute of an object.
 
-    A virtual call of a BSDF visits all BSDFs that exist, also those of other scenes and of none. If a pointer to a BSDF
-    is among the inputs, Dr.Jit collects the arrays of all of them. Otherwise it finds only those of the scene, and
+    A virtual call of a BSDF visits all BSDFs that exist, also those of other scenes and of no scene. If a pointer to a
+    BSDF is among the inputs, Dr.Jit collects the arrays of all of them. Otherwise it finds only those of the scene, and
     raises an error if other BSDFs hold arrays.
     """
     variant = mi.variant()

@@ -42,7 +42,7 @@ def check_memory(
         optimizer: one without parameters yet. If it has parameters, its memory is allocated already.
         options: the :class:`Options` of a step.
         best: are the best parameters kept?
-        samples: of a batch; 0 counts none.
+        samples: number of samples in a batch; 0 leaves the memory of batches out.
         together: number of fields like this one that are trained at a time.
     """
     if len(optimizer) or dr.backend_v(next(iter(field._held().values()))) != dr.JitBackend.LLVM:

@@ -1,6 +1,6 @@
 """Warns if a field is trained at coordinates outside of the box that its encoding needs.
 
-Outside the unit cube, levels of grids wrap around and bins repeat. A field learns badly there, but nothing raises.
+Outside the unit cube, levels of grids wrap around and bins repeat. A field learns badly there, without an error.
 The first batch is checked, before anything is recorded.
 """
 

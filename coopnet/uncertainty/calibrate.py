@@ -81,7 +81,7 @@ def calibrate(
     ==============  ===============================================================================================
 
     The order of deviations, and so their AUSE, does not change, except for ties that ``"isotonic"`` makes. The held-out
-    data say nothing about the size of deviations in regions where there are none.
+    data say nothing about the size of deviations in regions without such data.
 
     Args:
         field: a built and trained field that :func:`mc_dropout` takes.

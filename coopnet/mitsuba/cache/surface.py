@@ -71,7 +71,7 @@ class Box(NamedTuple):
 
     @classmethod
     def from_scene(cls, scene: Any, where: str) -> Box:
-        """The box of ``scene``; raises ``ValueError`` if it has none, or one of no size."""
+        """The box of ``scene``; raises ``ValueError`` if the scene has no surface, or its box has no extent."""
         box = scene.bbox()
         side = max(float(v) for v in box.extents())
         ensure(scene.shapes() and 0 < side < math.inf, f"{where}: the scene has no surface with an extent.")

@@ -25,7 +25,7 @@ _made: dict[tuple[Any, str, float], Any] = {}
 
 
 class TorchGroup(Group):
-    """All processes of ``torch.distributed``. If that is not initialized, it is, from the variables of ``torchrun``.
+    """All processes of ``torch.distributed``, which is initialized from the variables of ``torchrun`` if necessary.
 
     Gradients go through NCCL between GPUs and Gloo between CPUs, without being copied first; everything else goes
     through Gloo. The communicators are its own, so messages of the program cannot interfere.
