@@ -180,11 +180,13 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="small maps, hardly trained: does it run?")
     parser.add_argument("--third", action="store_true", help="only the file of a third of BC7's size, trained for long")
     parser.add_argument("--full", action="store_true", help="large maps, trained for long")
+    parser.add_argument("--steps", type=int, help="of each training, instead of the usual number")
     parser.add_argument("--backend", default="auto", help="llvm, cuda or auto")
     parser.add_argument("--out", type=Path, default=Path("out/texture"), help="folder of files and pictures")
     args = parser.parse_args()
     backend = cn.backend.require(args.backend)
     effort = QUICK if args.quick else THIRD if args.third else FULL if args.full else Effort()
+    effort = effort if args.steps is None else effort._replace(steps=args.steps)
     args.out.mkdir(parents=True, exist_ok=True)
     maps, parts = sources.read(args.files) if args.files else (sources.material(effort.size), sources.MAPS)
     height, width, channels = maps.shape

@@ -12,9 +12,9 @@ from support.machines import ROOT, python
 UNMEASURED = {
     "coming_from/drjit_nn": 1, "config": 1, "derivatives": 2, "distributed": 5, "drjit_in_five_minutes": 1,
     "dropout": 17, "encodings": 2, "export": 9, "export_gallery": 6, "faq": 1, "gradients": 1, "installation": 5,
-    "limits": 2, "many_fields": 1, "mitsuba": 5, "mitsuba_light": 5, "neural_path": 1, "performance/gradients": 5,
+    "limits": 2, "many_fields": 1, "mitsuba": 8, "mitsuba_light": 5, "neural_path": 1, "performance/gradients": 5,
     "performance/networks": 2, "performance/whole_jobs": 1, "precision": 1, "pytorch": 6, "reliability": 15,
-    "rendering": 8, "ten_minutes": 1, "textures": 3, "uncertainty": 15, "weights": 1, "which_settings": 11,
+    "rendering": 8, "ten_minutes": 1, "textures": 3, "uncertainty": 16, "weights": 1, "which_settings": 11,
     "why_training_fails": 1, "your_data": 1,
 }  # fmt: skip
 

@@ -325,6 +325,9 @@ def test_codes_that_were_searched():
     (bc7,) = [row for row in results("texture-third-llvm")["codecs"] if row["codec"] == "BC7"]
     ahead, surface = bc7["psnr"] - rows["searched 5"]["psnr"], rows["searched 5"]["surface"] - bc7["surface"]
     assert f"{ahead:.1f} dB ahead of a third" in text and f"file is {surface:.1f} dB better than BC7" in text
+    (third,) = [row for row in results("texture-third-llvm")["codecs"] if row["codec"] == "neural, third"]
+    assert f"instead of {bc7['psnr'] - third['psnr']:.1f} dB" in sentences_of("textures")
+    assert f"24,000, reach {rows['as it was']['psnr']:.2f} dB with rounding" in sentences_of("textures")
     (exact,) = results("texture-unrounded-llvm")
     assert f"reaches {exact['psnr']:.2f} dB (`--unrounded`" in text and exact["steps"] == 6000
 

@@ -36,6 +36,10 @@ def test_sentences(results):
     words = re.sub(r"\s+", " ", PAGE)
     for sentence in quality.sentences(results):
         assert sentence in words, sentence
+    missed = [row for row in results["goals"]["area at most that of 10"].values() if not row["reached"]]
+    by = [f"{row['ause'][0] - row['of ensemble of 10'][0]:.2f}" for row in missed]
+    assert by == ["0.01", "0.01", "0.01", "0.03"]  # two of the texture, colours and depths of views
+    assert "missed by about 0.01 for the texture" in PAGE and "and by 0.03 for their depths" in PAGE
 
 
 def test_goals_are_those_of_the_rows(results):
