@@ -27,7 +27,7 @@ from common import arguments, write
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
 
 
-def searched(start: Path, backend: str, rounds: int = 4, steps: int = 1500) -> list[dict[str, Any]]:
+def searched(start: Path, backend: str, rounds: int = 8, steps: int = 1500) -> list[dict[str, Any]]:
     """PSNR of the file ``start``, and after each search and each training with fixed fine codes."""
     import texture_compression as example
     import texture_maps as sources
