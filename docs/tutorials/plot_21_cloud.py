@@ -60,7 +60,7 @@ def batch(key):
     return p, texture.eval(p)
 
 
-result = cn.fit(field, batch, 1000, lr=cn.training.cosine(1e-2, 1000))
+result = cn.fit(field, batch, 1000, lr=cn.training.cosine(1e-2, 1000), progress=False)
 size = sum(dr.width(value) * dr.itemsize_v(value) for _, value in field.items())
 print(f"{cells.nbytes / 1e3:.0f} kB in the grid, {size / 1e3:.0f} kB in the field")
 
@@ -146,7 +146,7 @@ def gas(key):
 network = cn.MLP(-1, 4, width=32, depth=2, activation="silu", bias=True)
 glow = cn.NeuralField(cn.Sinusoidal(3, in_features=3), network, bounds=(0, 1))
 glow = cn.mitsuba.build(glow)
-cn.fit(glow, gas, 1500, lr=cn.training.cosine(1e-2, 1500))
+cn.fit(glow, gas, 1500, lr=cn.training.cosine(1e-2, 1500), progress=False)
 
 at = mi.ScalarTransform4f
 eye = at().look_at(origin=[0.5, 0.8, 2.6], target=[0.5, 0.4, 0.5], up=[0, 1, 0])
