@@ -124,8 +124,7 @@ plt.show()
 
 # %%
 # With ``vertices=1`` most of the noise would be back: a path must find the bright place on the ceiling at its one
-# bounce. The cache alone shows what it knows, blurred where it knows little. (Look at the lamp from below: its back is
-# black, but the cache does not know sides.)
+# bounce. The cache alone shows what it knows, blurred where it knows little.
 
 figure, axis = plt.subplots(figsize=(6, 3), layout="constrained")
 axis.semilogy(ours, "o-", label="cache, kept over frames")

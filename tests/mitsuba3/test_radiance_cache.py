@@ -294,6 +294,22 @@ def test_the_average_is_what_is_shown(backend):
         assert np.any(value.numpy() != before[name])
 
 
+@pytest.mark.parametrize("bsdf, dark", [
+    ({"type": "diffuse"}, True), ({"type": "twosided", "nested": {"type": "diffuse"}}, False),
+    ({"type": "thindielectric"}, False),
+])  # fmt: skip
+def test_backs_of_one_sided_materials_are_dark(backend, bsdf, dark):
+    """Whatever the network has learned."""
+    scene = mi.load_dict({"type": "scene", "sheet": {"type": "rectangle", "bsdf": bsdf}, "sensor": camera(4)})
+    field = cn.NeuralField(None, cn.MLP(16, 3, width=16, depth=1, bias=True)).build(backend)
+    field.set_matrix("layers.2.bias", np.full(3, 4.0))
+    cache = cn.mitsuba.RadianceCache(scene, field)
+    z = mi.Float([2, -2])
+    seen = cache.radiance(scene.ray_intersect(mi.Ray3f(mi.Point3f(0.1, 0.2, z), mi.Vector3f(0, 0, -dr.sign(z)))))
+    front, back = seen.numpy().T
+    assert (front > 0).all() and (back == 0).all() == dark
+
+
 def test_reflectances_need_not_be_learned(backend):
     """With the factor, a wall twice as dark is half as bright, untrained; without, the network decides."""
     ray = mi.Ray3f(mi.Point3f(0), mi.Vector3f(0, 0, 1))

@@ -22,13 +22,15 @@ _SPECULAR = "specular_reflectance"
 
 
 class Material(NamedTuple):
-    """Diffuse and specular reflectance in [0, 1] (three components each), roughness in [0, 1], and ``factor``: the
-    diffuse reflectance of purely diffuse materials, 1 for all others."""
+    """Diffuse and specular reflectance in [0, 1] (three components each), roughness in [0, 1], ``factor`` (the diffuse
+    reflectance of purely diffuse materials, 1 for all others), and ``dark``, true for the back of a one-sided material.
+    """
 
     diffuse: Any
     specular: Any
     roughness: Any
     factor: Any
+    dark: Any
 
 
 def material(bsdf: Any, si: Any, active: Any) -> Material:
@@ -53,7 +55,8 @@ def material(bsdf: Any, si: Any, active: Any) -> Material:
             if _has(self, name):
                 roughness = dr.clip(self.eval_attribute_1(name, si, active), 0, 1)
                 break
-        return diffuse, specular, roughness, diffuse if lobes == [True, False] else mi.Color3f(1)
+        dark = mi.Bool(False) if flags & int(mi.BSDFFlags.BackSide) else mi.Frame3f.cos_theta(si.wi) <= 0
+        return diffuse, specular, roughness, diffuse if lobes == [True, False] else mi.Color3f(1), dark
 
     return Material(*dr.dispatch(bsdf, ask, si, active))
 
@@ -114,11 +117,12 @@ class SurfaceRadiance(NamedTuple):
     scale: float
 
     def ask(self, si: Any, active: Any) -> Question:
-        """The inputs with which a field is evaluated at the interactions ``si``."""
+        """The inputs with which a field is evaluated at the interactions ``si``; inactive on backs that are dark."""
         active = mi.Bool(active) & si.is_valid()
         surface = material(si.bsdf(), si, active)
         unit = mi.Color3f(self.scale)
-        return Question(inputs(si, surface, self.box), surface.factor * unit if self.factored else unit, active)
+        factor = surface.factor * unit if self.factored else unit
+        return Question(inputs(si, surface, self.box), factor, active & ~surface.dark)
 
     def answer(self, field: NeuralField, question: Question, key: Key | None = None) -> Any:
         """The radiance by ``field``, which may be negative; 0 in inactive lanes."""
