@@ -72,6 +72,11 @@ def test_noise_of_samples():
         if row["reference"]["spread"] > 0.1:  # as the page says
             assert row["network"]["spread"] < 1.5 * row["reference"]["spread"]
     assert transmit == 7
+    short, long = results("bsdf_sampling-llvm")[:2]
+    assert f"a relative error of {short['relative_error']:.2f}, which" in page("mitsuba")
+    noise = long["network"]["spread"] / long["reference"]["spread"]
+    learned = f"it has {long['relative_error']:.2f}, and the noise is {noise:.1f} times the material's own"
+    assert learned in sentences_of("mitsuba")
 
 
 def test_learned_materials():
