@@ -63,6 +63,23 @@ class BoxOfCells:
     def _scale(self) -> list[float]:
         return [n / (b - a) for n, a, b in zip(self.resolution, self.lower, self.upper, strict=True)]
 
+    def _positions(self, p: list, active: Any) -> tuple[list, Any]:
+        """Places in units of cells, and the mask of those in the box; 0 for others."""
+        positions = [(v - a) * s for v, a, s in zip(p, self.lower, self._scale(), strict=True)]
+        for v, n in zip(positions, self.resolution, strict=True):
+            active = active & (v >= 0) & (v < n)
+        return [dr.select(active, v, 0) for v in positions], active
+
+    def _cell(self, p: list, active: Any) -> tuple[Any, Any]:
+        """The numbers of the cells of places, and the mask of those in the box."""
+        positions, inside = self._positions(p, active)
+        return self._number(positions), inside
+
+    def _number(self, cell: list) -> Any:
+        """The number of a cell from its position, rounded down."""
+        x, y, z = (dr.uint32_array_t(type(self._home))(v) for v in cell)
+        return dr.fma(dr.fma(z, self.resolution[1], y), self.resolution[0], x)
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}(resolution={self.resolution}, lower={self.lower}, upper={self.upper})"
 

@@ -98,11 +98,8 @@ class OccupancyGrid(BoxOfCells):
 
     def holds(self, p: list) -> Any:
         """:meth:`occupied` for three arrays that have been checked."""
-        position, inside = [(v - a) * s for v, a, s in zip(p, self.lower, self._scale(), strict=True)], True
-        for v, n in zip(position, self.resolution, strict=True):
-            inside = inside & (v >= 0) & (v < n)
-        x, y, z = (type(self.bits)(dr.select(inside, v, 0)) for v in position)
-        return inside & self._bit(dr.fma(dr.fma(z, self.resolution[1], y), self.resolution[0], x), inside)
+        cell, inside = self._cell(p, True)
+        return inside & self._bit(cell, inside)
 
     def _bit(self, number: Any, active: Any) -> Any:
         """Mask of the cells ``number`` whose bit is set."""

@@ -153,18 +153,9 @@ class Visits(BoxOfCells):
             return marcher.along(rays, visit, [0], "coopnet.unseen")[0]
 
     def _rays(
-        self,
-        where: str,
-        field: Any,
-        o: Any,
-        d: Any,
-        near: Any,
-        far: Any,
-        steps: Any,
-        density: str,
-        active: Any,
+        self, where: str, field: Any, o: Any, d: Any, near: Any, far: Any, steps: Any, density: str, active: Any,
         dark: float,
-    ) -> tuple[SampledRays, Marcher]:
+    ) -> tuple[SampledRays, Marcher]:  # fmt: skip
         steps = check_int(where, "steps", steps, 1, MAX_STEPS)
         radiance = Radiance(field, density, "none", where)
         checked = Rays(o, d, where, field, self.counts)
@@ -176,22 +167,6 @@ class Visits(BoxOfCells):
     def _behind(self, marcher: Marcher, rays: SampledRays, p: list, transmittance: Any, active: Any) -> Any:
         """The light that is left behind a sample."""
         return transmittance * dr.exp(-marcher.radiance(p, rays.d, None, active)[0] * rays.dt)
-
-    def _positions(self, p: list, active: Any) -> tuple[list, Any]:
-        """Places in units of cells, and the mask of those in the box; 0 for others."""
-        positions = [(v - a) * s for v, a, s in zip(p, self.lower, self._scale(), strict=True)]
-        for v, n in zip(positions, self.resolution, strict=True):
-            active = active & (v >= 0) & (v < n)
-        return [dr.select(active, v, 0) for v in positions], active
-
-    def _cell(self, p: list, active: Any) -> tuple[Any, Any]:
-        """The numbers of the cells of places, and the mask of those in the box."""
-        positions, inside = self._positions(p, active)
-        return self._number(positions), inside
-
-    def _number(self, cell: list) -> Any:
-        x, y, z = (dr.uint32_array_t(type(self.counts))(v) for v in cell)
-        return dr.fma(dr.fma(z, self.resolution[1], y), self.resolution[0], x)
 
     def _unseen(self, p: list, active: Any, outside: float) -> Any:
         positions, inside = self._positions(p, active)

@@ -84,7 +84,7 @@ NETWORKS = {
 @pytest.mark.parametrize("name", NETWORKS)
 def test_as_by_tangents(ns, backend, way, name):
     if way != "chosen" and name in ("softplus", "frequencies"):
-        pytest.skip("other activations and another encoding are taken in the same way")
+        pytest.skip("this way is the same for all activations and encodings: the others here show it")
     net, p, key = field(backend, **NETWORKS[name]), points(ns, 777), cn.Key(9, step=2)
     tolerance = 2e-2 if backend == "cuda" else 2e-5
     for result, expected in zip(found(net.value_and_grad(p, key)), by_tangents(net, p, key), strict=True):
