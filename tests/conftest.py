@@ -99,6 +99,8 @@ def set_limits(monkeypatch):
     from coopnet.training import limits as of_training
 
     def change(**values):
+        if "KEPT_BYTES" in values:
+            values.setdefault("KEPT_SHARE", 0)
         for name, value in values.items():
             monkeypatch.setattr(limits if hasattr(limits, name) else of_training, name, value)
         strategies.way_of.cache_clear()

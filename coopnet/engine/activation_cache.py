@@ -11,21 +11,23 @@ from typing import Any
 import drjit as dr
 
 from ..jit.batch_size import batch_sample, pin_batch_size
+from ..jit.native.core import cuda_device
+from ..jit.native.cuda import memory
+from ..jit.registers import in_order
 from ..random.key import Key
 from . import limits
 from .affine import Affine
 from .multipliers import between_kernels
 from .network_op import Plan
-from .ops import Bundle, Op, affine
+from .ops import Bundle, Op, affine, matrices
 from .row_vectors import PACKET, Rows, RowVector, columns, spilled
+from .strategies import kernels_end
 
 
 class ActivationCache:
-    """The inputs of the matrices of ``ops``, in memory, one row per sample.
+    """The inputs of the matrices of ``ops``, in memory (:class:`~.row_vectors.Rows`).
 
-    On GPUs, every layer has a kernel of its own if vectors are long, because the vectors of one layer fill the
-    registers. On CPUs, a kernel ends before each layer that is multiplied between kernels. The next kernel reads the
-    rows that the last one wrote.
+    A kernel may end with the input of a layer (:meth:`ends`). The next one then reads the rows that it has written.
 
     Args:
         plan, ops: the network. On CPUs, wide layers of :attr:`ops` are multiplied between kernels.
@@ -36,11 +38,14 @@ class ActivationCache:
     _all: weakref.WeakSet[ActivationCache] = weakref.WeakSet()
 
     def __init__(self, plan: Plan, ops: Sequence[Op], samples: int, size: int, unneeded: Sequence[Affine]):
-        self.samples, self.size, self.bundled = samples, size, plan.vectors > 1
-        cpu = not plan.situation.cuda
-        self.kernel_per_layer = not cpu and plan.situation.network.width > limits.LONG_VECTOR
+        self.samples, self.size = samples, size
+        s = plan.situation
+        #: Layers with whose inputs a kernel ends, on a GPU.
+        self.ending = {op.origin for op in kernels_end(s)} if s.cuda else set()
+        #: May functions be applied to whole arrays of numbers?
+        self.in_place = not s.cuda and plan.vectors == 1
         self.unneeded = {op.origin for op in unneeded}
-        self.ops = between_kernels(ops) if cpu else ops
+        self.ops = ops if s.cuda else between_kernels(ops)
         self._one: Rows | None = None
         self._overflow: Any = None  # NaN for samples with a number that was not finite (stored as 0), 0 for others
         self._kept: list[RowVector] = []
@@ -64,7 +69,7 @@ class ActivationCache:
         whole = chunk_size(ops, samples, itemsize, plan.vectors) == samples
         if samples == 1:  # the key may have many lanes: dropout then makes one vector into many
             return None
-        if not whole or (not brief and needed + cls.occupied() > limits.KEPT_BYTES):
+        if not whole or (not brief and needed + cls.occupied() > kept_bytes(ops)):
             return None
         return cls(plan, ops, samples, needed, unneeded)
 
@@ -80,7 +85,7 @@ class ActivationCache:
 
     def ends(self, op: Affine) -> bool:
         """Does a kernel end with the input of ``op``, and with the cotangents of its output?"""
-        return self.kernel_per_layer or op.multiplier.between_kernels
+        return op.origin in self.ending or op.multiplier.between_kernels
 
     def fill(self, plan: Plan, xs: list, key: Key | None) -> None:
         """Evaluate the ops, and keep the inputs of their matrices."""
@@ -107,6 +112,7 @@ class ActivationCache:
                 overflow = dr.select(sane, overflow, dr.nan)
         if not self.ends(op):
             self._kept += [RowVector(rows, len(v), leaf) for rows, v in zip(written, x, strict=True)]
+            in_order(dr.backend_v(leaf))  # or kernels would write rows at their end, and keep all vectors until then
             return x
         # The next kernel must read an array with one entry per sample (`overflow`). From rows alone, a frozen function
         # would guess a wrong number of lanes.
@@ -121,7 +127,7 @@ class ActivationCache:
 
     def vector(self, rows: Rows, leaf: type, count: int, product: Rows | None = None) -> RowVector:
         """The vector of ``count`` components in ``rows``."""
-        return RowVector(rows, count, leaf, not (self.bundled or self.kernel_per_layer), product)
+        return RowVector(rows, count, leaf, self.in_place, product)
 
     def ones(self, like: Rows) -> Rows:
         """Rows of a 1 and zeros, whose product with cotangents is the bias gradient.
@@ -188,10 +194,16 @@ def outputs_per_sample(ops: Sequence[Op]) -> int:
     return sum(4 * columns(op.weights.shape[0], 4) for op in kept_outputs(ops, unneeded_outputs(ops, None, None, 1)))
 
 
+def kept_bytes(ops: Sequence[Op]) -> int:
+    """Most bytes of activations in memory at a time: on a GPU, a share of its memory if that is more."""
+    on_gpu = dr.backend_v(matrices(ops)[0].buffer) == dr.JitBackend.CUDA
+    return max(limits.KEPT_BYTES, int(limits.KEPT_SHARE * memory(cuda_device()))) if on_gpu else limits.KEPT_BYTES
+
+
 def chunk_size(ops: Sequence[Op], samples: int, itemsize: int, vectors: int = 1) -> int:
     """Samples that are spilled at a time, each with ``vectors`` vectors."""
     piece = limits.PIECE_SAMPLES
-    limit = max(piece, limits.KEPT_BYTES // (vectors * bytes_per_sample(ops, itemsize)) // piece * piece)
+    limit = max(piece, kept_bytes(ops) // (vectors * bytes_per_sample(ops, itemsize)) // piece * piece)
     if samples <= limit:
         return samples
     chunks = -(-samples // limit)

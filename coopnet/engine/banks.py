@@ -123,7 +123,7 @@ class BankOp(NetworkOp):
             # masked lanes are evaluated at 0, since NaN times a gradient of 0 would be NaN
             xs = only(self.live(dys), xs)
             xs = with_room(xs, matrices(ops), in_use(ops, self.plan.vectors))
-            tape = self.plan.evaluate(ops, xs, key)
+            tape = self.plan.evaluate(ops, xs, key, ordered=self.plan.situation.cuda)
             dys, more = self.cotangents(tape, dys)
             return [*self.plan.pullback(tape, dys, key, visit), *more] or [dys[0]]  # a call must return an array
 

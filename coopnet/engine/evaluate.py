@@ -69,7 +69,7 @@ def _evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
     if way == "between kernels":
         return evaluate_between_kernels(plan, x, key)
     if way == "separate blocks":
-        return plan.split(in_separate_blocks(lambda parts: plan.evaluate(ops, parts, key).flat(), xs))
+        return plan.split(in_separate_blocks(lambda parts: in_room(ops, plan.split(parts), key).flat(), xs))
     if way in ("kernel", "builtin"):
         if s.weights and s.in_call and s.cuda:
             warn_stall(None)

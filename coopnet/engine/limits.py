@@ -64,6 +64,8 @@ COPIES_SAMPLES = 512
 LONG_VECTOR = registers.LONG
 #: For longer vectors, one kernel for forward and backward pass is slower than two, and takes minutes to compile.
 FORWARD_AND_BACK = 96
+#: Most bytes of the matrices of one kernel if activations are kept. The second number is for networks with dropout.
+KERNEL_WEIGHT_BYTES, KERNEL_WEIGHT_BYTES_MASKED = 104 << 10, 44 << 10
 #: Most layers of a network whose activations are evaluated again in the backward pass. The number of evaluations grows
 #: with the square of the number of layers.
 EVALUATED_AGAIN = 6
@@ -99,8 +101,9 @@ STALL_SAMPLES = 1 << 15
 
 # ---- Products over samples (benchmarks/products.py) ---------------------------------------------------------------
 
-#: Most bytes of activations that are kept for the backward pass, or spilled at a time.
-KEPT_BYTES = 2 << 30
+#: Most bytes of activations that are kept for the backward pass, or spilled at a time. On a GPU, it is this share of
+#: its memory if that is more: batches in pieces take up to three times as long (benchmarks/whole_jobs.py).
+KEPT_BYTES, KEPT_SHARE = 2 << 30, 1 / 8
 #: Samples of a partial product. One long sum would drift, because equal increments are all rounded the same way.
 PIECE_SAMPLES = 1024
 #: Fewest multiplications in all products of a network for which a frozen step is cut in two around a library's call.

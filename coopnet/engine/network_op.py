@@ -33,12 +33,14 @@ class Plan:
         """The bundle whose components are in a flat list."""
         return [drnn.CoopVec(vector) for vector in split(components, self.vectors)]
 
-    def evaluate(self, ops: Sequence[Op], xs: list, key: Key | None, store: Store | None = None) -> Tape:
-        return in_room(ops, self.split(xs), key, store)
+    def evaluate(
+        self, ops: Sequence[Op], xs: list, key: Key | None, store: Store | None = None, ordered: bool = False
+    ) -> Tape:  # fmt: skip
+        return in_room(ops, self.split(xs), key, store, ordered)
 
     def pullback(self, tape: Tape, dys: list, key: Key | None, visit: Visit) -> list:
         """The inputs' gradients (empty unless wanted); ``visit`` as for :func:`pullback`."""
-        dx = pullback(tape, self._vectors(dys, tape), key, self.wants_x, visit)
+        dx = pullback(tape, self._vectors(dys, tape), key, self.wants_x, visit, self.situation.cuda)
         return flat(dx) if self.wants_x and dx is not None else []
 
     def jvp(self, tape: Tape, moving: Sequence[Op], dxs: list, key: Key | None) -> list:
@@ -103,11 +105,13 @@ class NetworkOp(dr.CustomOp):
         return f"coopnet.{type(self).__name__}"
 
 
-def in_room(ops: Sequence[Op], x: Bundle, key: Key | None, store: Store | None = None) -> Tape:
+def in_room(
+    ops: Sequence[Op], x: Bundle, key: Key | None, store: Store | None = None, ordered: bool = False
+) -> Tape:  # fmt: skip
     """Evaluate ``ops`` on the bundle ``x``, in a kernel whose threads have enough registers for all its vectors."""
     x = [packed(v) for v in x]
     if len(x) > 1:
         views = matrices(ops)
         longest = max((max(view.shape) for view in views), default=0)
         x = [drnn.CoopVec(with_room(x[0], views, len(x) * max(len(x[0]), longest))), *x[1:]]
-    return evaluate(ops, x, key, store)
+    return evaluate(ops, x, key, store, ordered)

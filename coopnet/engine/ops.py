@@ -97,8 +97,13 @@ Store = Callable[[Any, Bundle], Bundle]
 # ---- Lists of ops ------------------------------------------------------------------------------------------
 
 
-def evaluate(ops: Sequence[Op], x: Bundle, key: Key | None, store: Store | None = None) -> Tape:
-    """Evaluate ``ops`` on the bundle ``x``, one after the other."""
+def evaluate(
+    ops: Sequence[Op], x: Bundle, key: Key | None, store: Store | None = None, ordered: bool = False
+) -> Tape:  # fmt: skip
+    """Evaluate ``ops`` on the bundle ``x``, one after the other.
+
+    With ``ordered``, kernels do so, too, even if an op needs only a part of what another one computes.
+    """
     records: list[Record] = []
     for op in ops:
         if not op.takes_rows:
@@ -108,13 +113,19 @@ def evaluate(ops: Sequence[Op], x: Bundle, key: Key | None, store: Store | None 
             records[-1].y = record.x  # `store` may have replaced it
         records.append(record)
         x = record.y
-        if len(x) > 1:  # otherwise the vectors of all layers stay in registers until the last tangent is computed
+        # otherwise the vectors of all layers stay in registers until the last tangent, or the last row, is computed
+        if ordered or len(x) > 1:
             in_order(dr.backend_v(x[0].type))
     return Tape(records, x)
 
 
-def pullback(tape: Tape, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
-    """The cotangents of the input bundle, from those of the output bundle; ``None`` unless ``wanted``."""
+def pullback(
+    tape: Tape, dy: Bundle, key: Key | None, wanted: bool, visit: Visit, ordered: bool = False
+) -> Bundle | None:  # fmt: skip
+    """The cotangents of the input bundle, from those of the output bundle; ``None`` unless ``wanted``.
+
+    ``ordered`` as for :func:`evaluate`: without it, the input's cotangents would come before what ``visit`` traces.
+    """
     first = next((i for i, record in enumerate(tape.records) if affine([record.op])), len(tape.records))
     for i in reversed(range(len(tape.records))):
         record = tape.records[i]
@@ -123,6 +134,8 @@ def pullback(tape: Tape, dy: Bundle, key: Key | None, wanted: bool, visit: Visit
         if below is None:
             return None
         dy = below
+        if ordered:
+            in_order(dr.backend_v(dy[0].type))
     return dy
 
 

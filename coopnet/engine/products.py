@@ -51,7 +51,9 @@ class Product:
         target = views.places(op.weights, row, column, op.layout, column < inputs)
         if biased:
             target = dr.select(column < inputs, target, views.places(op.bias, row))
-        value = dr.gather(type(product), product, row * self.activation.columns + column)
+        a, b = self.cotangent, self.activation
+        at = [a.place(row, k) * b.width + b.place(column, k) for k in range(a.together)]
+        value = sum(dr.gather(type(product), product, i) for i in at)
         # Not scatter_reduce: on LLVM it turns NaN into 0, and the loss scaler would miss an overflow.
         dr.scatter(total, type(total)(value), target, mode=dr.ReduceMode.Permute)
 
@@ -65,7 +67,7 @@ class Sums:
 
     def add(self, buffer: Any, p: Product, parts: Any) -> None:
         """Add ``parts``, the result of :func:`multiply` for ``p``, whose matrix is in the buffer named ``buffer``."""
-        value, at = _sum(parts, p.cotangent.columns * p.activation.columns), (buffer, p.of, p.op.weights.offset)
+        value, at = _sum(parts, p.cotangent.width * p.activation.width), (buffer, p.of, p.op.weights.offset)
         known, total = self._entries.get(at, (p, None))
         self._entries[at] = (known, value if total is None else total + value)
 
@@ -127,7 +129,7 @@ def _by_cublas(pairs: Sequence[tuple[Rows, Rows]]) -> list[Any]:
         pieces, length = a.pieces, a.length
         while pieces % 2 == 0 and length < limits.TENSOR_CORE_SAMPLES:
             pieces, length = pieces // 2, length * 2
-        result.append(cublas.batched(a.numbers, b.numbers, pieces, length, a.columns, b.columns))
+        result.append(cublas.batched(a.numbers, b.numbers, pieces, length, a.width, b.width))
     return result
 
 
@@ -156,7 +158,7 @@ _BY = {"Dr.Jit": _by_drjit, "cuBLAS": _by_cublas, "BLAS": _by_blas}
 
 
 def _matrix(rows: Rows) -> np.ndarray:
-    return rows.numbers.numpy().reshape(-1, rows.columns)  # without a copy
+    return rows.numbers.numpy().reshape(-1, rows.width)  # without a copy
 
 
 def blas(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:

@@ -20,17 +20,20 @@ from . import limits
 from .activation_cache import ActivationCache
 from .affine import Affine
 from .chunks import chunks
-from .multipliers import between_kernels
+from .multipliers import between_kernels, with_transposed
 from .network_op import Plan
 from .ops import Bundle, Op, Store, affine
 from .row_vectors import Rows, RowVector, columns
 from .spill import SpillOp, back_from
+from .strategies import long_vectors, worth_transposing
 
 
 class StoreOp(SpillOp):
     """Computes weight gradients from activations that the forward pass has stored; none is computed again."""
 
     def prepared(self, ops: Sequence[Op]) -> tuple[Sequence[Op], Store | None]:
+        if worth_transposing(self.plan.situation):
+            ops = with_transposed(ops)
         self.cache = ActivationCache.make(self.plan, ops, self.xs, self.key)
         return (ops, None) if self.cache is None else (self.cache.ops, self.cache.write)
 
@@ -43,11 +46,11 @@ class StoreOp(SpillOp):
         return self.cache.filled(y)
 
     def stored(self, xs: list, key: Key | None) -> ActivationCache | None:
-        """A filled cache for another backward pass or a chunk of the samples; ``None`` on GPUs.
+        """A filled cache for another backward pass or a chunk of the samples; ``None`` on GPUs with short vectors.
 
-        On CPUs, filling it is faster than one kernel for both passes.
+        Otherwise, filling it is faster than one kernel for both passes.
         """
-        if self.plan.situation.cuda:
+        if self.plan.situation.cuda and not long_vectors(self.plan.situation):
             return None
         cache = ActivationCache.make(self.plan, self.ops, xs, key, brief=True)
         if cache is not None:

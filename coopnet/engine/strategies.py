@@ -58,7 +58,31 @@ _LAYOUT = (
 
 def long_vectors(s: Situation) -> bool:
     """Do two vectors of a layer exceed the registers of one kernel, forward and back?"""
-    return s.network.width > (limits.LONG_VECTOR if s.network.dropout else limits.FORWARD_AND_BACK)
+    return s.network.width > limits.LONG_VECTOR
+
+
+def kernels_end(s: Situation) -> list:
+    """The layers with whose inputs a GPU's kernel ends, if activations are kept.
+
+    The matrices of a kernel fit into the first-level cache together, beside what it reads and writes. Drawing masks for
+    several layers of long vectors exceeds the registers. Long inputs of the network have a kernel of their own, since
+    what computes them needs the registers.
+    """
+    bound = limits.KERNEL_WEIGHT_BYTES_MASKED if s.network.dropout else limits.KERNEL_WEIGHT_BYTES
+    ending, held = [], 0
+    for i, op in enumerate(s.network.layers):
+        rows, columns = op.weights.shape
+        size = rows * columns * dr.itemsize_v(op.weights.buffer)
+        held += size
+        if columns > limits.LONG_VECTOR if i == 0 else held > bound:
+            ending.append(op)
+            held = size
+    return ending
+
+
+def worth_transposing(s: Situation) -> bool:
+    """Do copies of the transposed matrices pay on a GPU, which multiplies more slowly by a transposed matrix?"""
+    return s.cuda and long_vectors(s)
 
 
 def few_runs(s: Situation) -> bool:

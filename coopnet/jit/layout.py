@@ -14,7 +14,7 @@ import drjit.nn as drnn
 import numpy as np
 
 #: Columns of the matrix that replaces a bias, see :class:`Layout`.
-BIAS_COLUMNS = 16
+BIAS_COLUMNS = 8
 #: Stands for a place in memory where there is no entry.
 GAP = 0xFFFFFFFF
 

@@ -20,7 +20,21 @@ from support.engine import module, shaped
 import coopnet as cn
 from coopnet import backend as backends
 from coopnet import checks, field, reference
-from coopnet.engine import Affine, Branching, Stack, banks, limits, modes, ops, products, stacking
+from coopnet.engine import (
+    Affine,
+    Branching,
+    Stack,
+    activation_cache,
+    banks,
+    elementwise,
+    limits,
+    modes,
+    ops,
+    products,
+    row_vectors,
+    stacking,
+    strategies,
+)
 from coopnet.engine.affine import Weights
 from coopnet.engine.row_vectors import Rows
 from coopnet.engine.situation import Network, Situation
@@ -119,16 +133,16 @@ def test_no_layout_beyond_what_half_precision_can_number(llvm):
 
 
 def test_layout_of_a_bias(monkeypatch, llvm):
-    """The bias is accumulated in column 0 of a matrix with 16 columns."""
+    """The bias is accumulated in column 0 of a matrix with 8 columns."""
     found = layout.Layout.find(llvm.TensorXf16, (5, 3), True)
     np.testing.assert_array_equal(found.places.numpy(), np.arange(15))
-    np.testing.assert_array_equal(found.bias_places.numpy(), 16 * np.arange(5))
-    assert found.bias.shape == (5, 16) and found.bias.size == 80
+    np.testing.assert_array_equal(found.bias_places.numpy(), 8 * np.arange(5))
+    assert found.bias.shape == (5, 8) and found.bias.size == 40
     without = layout.Layout.find(llvm.TensorXf16, (5, 3), False)
     assert without.bias is None and without.bias_places is None
     np.testing.assert_array_equal(without.places.numpy(), np.arange(15))
     real = layout._places
-    monkeypatch.setattr(layout, "_places", lambda tensor, shape: None if shape[1] == 16 else real(tensor, shape))
+    monkeypatch.setattr(layout, "_places", lambda tensor, shape: None if shape[1] == 8 else real(tensor, shape))
     assert layout.Layout.find(llvm.TensorXf16, (5, 3), True) is None
 
 
@@ -139,7 +153,7 @@ def test_a_half_precision_layer_on_cuda_looks_for_its_layout(llvm):
 
     assert known(linear, llvm.TensorXf) is None
     assert known(linear, llvm.TensorXf16, bias=False).bias is None
-    assert known(linear, llvm.TensorXf16).bias.shape == (5, 16)
+    assert known(linear, llvm.TensorXf16).bias.shape == (5, 8)
     assert cn.Linear(3, 5).alloc(llvm.TensorXf16).layout.value is None
 
 
@@ -235,7 +249,7 @@ def test_the_matrices_of_biases_lie_behind_all_others(llvm, depth):
     for m in layers:
         place = -(-place // 64) * 64
         expected[m.bias.offset] = place
-        place += 16 * m.config[1]
+        place += 8 * m.config[1]
     assert {offset: at for offset, (_, at) in found.biased.items()} == expected
     assert len(found.banks) == 3 and {dr.width(b) for b in found.banks} == {place}
     for k in range(3):
@@ -243,7 +257,7 @@ def test_the_matrices_of_biases_lie_behind_all_others(llvm, depth):
         assert [op for op, _ in sides] == affine
         for op, view in sides:
             assert view.offset == expected[op.bias.offset] and view.buffer is found.banks[k]
-            assert view.shape == (op.weights.shape[0], 16)
+            assert view.shape == (op.weights.shape[0], 8)
 
 
 def scattered(llvm):
@@ -273,6 +287,78 @@ def test_sums_of_spilled_products_go_where_views_say(llvm):
     assert not products.Sums().gradient("x", buffer).numpy().any()
 
 
+def test_kernels_that_follow_the_order_of_the_ops(monkeypatch, llvm):
+    """Barriers behind every op, forward and back, if they are asked for."""
+    barriers = []
+    monkeypatch.setattr(ops, "in_order", barriers.append)
+    chain = [elementwise.Nonlinearity(cn.Tanh()), elementwise.Nonlinearity(cn.ReLU())]
+    x = [drnn.CoopVec(llvm.Float(1), llvm.Float(2))]
+    for ordered, count in ((False, 0), (True, 2)):
+        tape = ops.evaluate(chain, x, None, ordered=ordered)
+        assert len(barriers) == count
+        ops.pullback(tape, tape.y, None, True, lambda *_: None, ordered)
+        assert len(barriers) == 2 * count
+
+
+@pytest.mark.parametrize("samples", [1, 2, 3, 64, 129, 1000])
+def test_products_of_rows_that_hold_two_vectors(llvm, set_limits, samples):
+    """A product over such rows contains the one over samples; rows beyond the samples add nothing."""
+    set_limits(PIECE_SAMPLES=32)
+    m, n = 16, 24
+    dy, x = numbers(m, samples), numbers(n, samples, seed=1)
+    with as_cuda(row_vectors):
+        rows = [Rows([llvm.Float(v) for v in each], samples) for each in (dy, x)]
+        read = np.array([v.numpy() for v in rows[1].read(llvm.Float, n)])
+    np.testing.assert_array_equal(read, x)
+    a, b = (one.tensor().numpy() for one in rows)
+    assert a.shape[2] == 2 * m and b.shape[:2] == a.shape[:2] and rows[1].width == 2 * n
+    # neighbouring lanes write packets of 8 side by side: 32 bytes in half precision
+    first = rows[0].numbers.numpy()[:16]
+    np.testing.assert_array_equal(first[:8], dy[:8, 0])
+    np.testing.assert_array_equal(first[8:], dy[:8, 1] if samples > 1 else np.zeros(8))
+    view = drnn.MatrixView()
+    view.buffer, view.offset, view.shape, view.stride, view.size = dr.zeros(llvm.Float, m * n), 0, (m, n), n, m * n
+    sums = products.Sums()
+    sums.add("x", products.Product(Affine(Weights(view)), *rows), llvm.Float(np.einsum("pki,pkj->pij", a, b).ravel()))
+    found = sums.gradient("x", view.buffer).numpy().reshape(m, n)
+    np.testing.assert_allclose(found, dy @ x.T, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("n_in", "width", "depth", "dropout", "ends"),
+    [
+        (16, 128, 3, 0, []),
+        (128, 128, 5, 0, [0, 3]),  # a long input has a kernel of its own, and three matrices fill the cache
+        (16, 128, 3, 0.1, [2]),
+        (16, 256, 3, 0, [1, 2, 3]),
+        (16, 64, 8, 0, []),
+        (2, 8, 1, 0, []),
+    ],
+)
+def test_where_kernels_end(llvm, set_limits, n_in, width, depth, dropout, ends):
+    layers = []
+    for rows, columns in [(width, n_in), *[(width, width)] * (depth - 1), (3, width)]:
+        view = drnn.MatrixView()
+        view.buffer, view.shape = llvm.Float16([0.0]), (rows, columns)
+        layers.append(Affine(Weights(view)))
+    mask = elementwise.Nonlinearity(cn.ReLU())
+    mask.dropout = dropout > 0
+    found = strategies.kernels_end(Situation(Network([*layers, mask]), dr.JitBackend.CUDA, 1 << 18))
+    assert [layers.index(op) for op in found] == ends
+
+
+def test_a_share_of_a_gpus_memory_is_for_activations(monkeypatch, llvm):
+    view = drnn.MatrixView()
+    view.buffer, view.shape = llvm.Float([0.0]), (8, 8)
+    op = Affine(Weights(view))
+    assert activation_cache.kept_bytes([op]) == limits.KEPT_BYTES
+    monkeypatch.setattr(activation_cache, "cuda_device", lambda: 0)
+    with as_cuda(activation_cache):
+        for size, expected in ((80 << 30, 10 << 30), (8 << 30, 2 << 30), (0, 2 << 30)):
+            monkeypatch.setattr(activation_cache, "memory", lambda number, size=size: size)
+            assert activation_cache.kept_bytes([op]) == expected
+
+
 def test_sums_of_banks_go_where_views_say(llvm):
     buffer, op, _, of_bias = scattered(llvm)
     found = banks.Banks(buffer, [op], 2)
@@ -281,7 +367,7 @@ def test_sums_of_banks_go_where_views_say(llvm):
         np.testing.assert_array_equal(dr.grad(bank).numpy(), 0)
         dr.set_grad(bank, llvm.Float(value))
     expected = values.sum(axis=0)
-    expected[of_bias] = expected[64 + 16 * np.arange(3)]
+    expected[of_bias] = expected[64 + 8 * np.arange(3)]
     np.testing.assert_allclose(found.sum().numpy(), expected[:30], rtol=1e-6)
 
 
@@ -292,7 +378,7 @@ def test_gradients_of_stacked_fields_go_where_views_say(llvm):
     for bank, value in zip(found.banks, values, strict=True):
         dr.set_grad(bank, llvm.Float(value))
     expected = values[:, :30].copy()
-    expected[:, of_bias] = values[:, 64 + 16 * np.arange(3)]
+    expected[:, of_bias] = values[:, 64 + 8 * np.arange(3)]
     np.testing.assert_array_equal(found.side_by_side().numpy(), expected.ravel())
 
 

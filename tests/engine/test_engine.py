@@ -516,7 +516,7 @@ FROZEN = {"frozen": True, "caller": True}  # in fit, where a library is at hand
         (CUDA, 100, 65, {"deterministic": True}, "store"),
         (CUDA, 100, 32, {"forced": "store"}, "store"),
         (LLVM, 100, 32, {"forced": "store"}, "store"),
-        (CUDA, 1 << 20, 96, FROZEN, "banks"),
+        (CUDA, 1 << 20, 96, FROZEN, "store"),
         (CUDA, 1 << 20, 97, FROZEN, "store"),
         (CUDA, 1 << 10, 97, FROZEN, "banks"),  # too little to do for a library
         (CUDA, 1 << 20, 64, FROZEN | {"dropout": 0.1}, "banks"),

@@ -62,6 +62,15 @@ def gpu_id(number: int) -> str:
     return buffer.raw.hex()
 
 
+@lru_cache(maxsize=16)
+def memory(number: int) -> int:
+    """Bytes of memory of the GPU with this number among the visible ones, 0 if the driver does not know it."""
+    device, size = ctypes.c_int(), ctypes.c_size_t()
+    lib = _library()
+    failed = lib.cuDeviceGet(ctypes.byref(device), number) or lib.cuDeviceTotalMem_v2(ctypes.byref(size), device)
+    return 0 if failed else size.value
+
+
 def _library() -> Any:
     """The driver's library; raises ``OSError`` if there is none."""
     if sys.platform == "win32":
