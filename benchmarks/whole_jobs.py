@@ -53,7 +53,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
 JOBS = {
     "cuda": [
         "config_hash", "config_hash/stratified", "config_oneblob", "16", "32", "64", "96", "128", "32/bias", "64/bias",
-        "64/2^20+77", "64/2^14", "64/2^12", "32/dropout", "64/dropout", "64/dropout 7 8", "96/dropout",
+        "64/2^20+77", "64/2^14", "64/2^12", "32/dropout", "64/dropout", "64/dropout 7 8", "96/dropout", "128/dropout",
+        "256",
     ],
     "llvm": [
         "config_hash", "config_hash/stratified", "16", "32", "64", "128", "64/bias", "64/2^12", "64/2^14", "64/dropout",
@@ -63,7 +64,7 @@ JOBS = {
 SAMPLES = {"cuda": (18, 20), "llvm": (16, 17)}
 #: Steps between two looks at the clock, and stretches that are looked at, on a GPU and on the CPU.
 STRETCH, LOOKS = {"cuda": 200, "llvm": 20}, 5
-#: Steps in which the configurations learn the picture of ``--image``.
+#: Steps in which the configurations learn the picture of ``--image``, and that are planned in other jobs.
 WHOLE = 10_000
 
 
@@ -118,7 +119,9 @@ def make(name: str, backend: str, path: Path | None, seed: int = 1) -> tuple[Any
     return field, lambda key: (inputs, targets), {"lr": 1e-3}, samples
 
 
-def measure(name: str, backend: str, path: Path | None, steps: int | None, seeds: int) -> dict[str, Any]:
+def measure(
+    name: str, backend: str, path: Path | None, steps: int | None, seeds: int, planned: int = WHOLE
+) -> dict[str, Any]:  # fmt: skip
     if config_of(name) and path is not None:
         steps = steps or WHOLE
     field, batch, options, samples = make(name, backend, path)
@@ -145,7 +148,7 @@ def measure(name: str, backend: str, path: Path | None, steps: int | None, seeds
     Step.__call__ = first  # type: ignore[method-assign]
     # a long run that is ended early: what is worth compiling depends on the number of steps
     ends = {} if steps else {"patience": LOOKS}
-    result = cn.fit(field, batch, steps or WHOLE, metric=clock, metric_every=stretch, progress=False, **ends, **options)
+    result = cn.fit(field, batch, steps or planned, metric=clock, metric_every=stretch, progress=False, **ends, **options)
     row = {"job": name, "samples": samples, "first_step_s": firsts[0], "loss": result.losses[-1]}
     row["peak_bytes"] = dr.detail.malloc_watermark(dr.backend_v(type(field["network.weights"]))) - before
     row["wall_ms"] = statistics.median([(b - a) * 1e3 / stretch for a, b in itertools.pairwise(looks)])
@@ -155,7 +158,7 @@ def measure(name: str, backend: str, path: Path | None, steps: int | None, seeds
             found := [psnr(field, path, backend), *others(name, backend, path, steps, seeds)]
         )
         row["psnr_db_of_runs"] = found
-    return row | kernels(name, backend, path)
+    return row | kernels(name, backend, path, planned)
 
 
 def others(name: str, backend: str, path: Path | None, steps: int, seeds: int) -> list[float]:
@@ -168,7 +171,7 @@ def others(name: str, backend: str, path: Path | None, steps: int, seeds: int) -
     return found
 
 
-def kernels(name: str, backend: str, path: Path | None) -> dict[str, float]:
+def kernels(name: str, backend: str, path: Path | None, planned: int) -> dict[str, float]:
     """Time of the kernels of a step, and how many: of runs of different length, so that what looks cost cancels."""
     found = []
     for steps in (10, 20):
@@ -177,7 +180,7 @@ def kernels(name: str, backend: str, path: Path | None) -> dict[str, float]:
             ends = {"metric": lambda field: 0.0, "metric_every": steps, "patience": 1}
             for _ in range(2):
                 dr.kernel_history_clear()
-                cn.fit(field, batch, WHOLE, progress=False, **ends, **(options | fresh(name, field)))
+                cn.fit(field, batch, planned, progress=False, **ends, **(options | fresh(name, field)))
             history = dr.kernel_history()
             dr.kernel_history_clear()
         found.append((sum(k["execution_time"] for k in history), len(history)))
@@ -223,6 +226,7 @@ def main() -> None:
         jobs=dict(nargs="+", metavar="JOB", help="as above"),
         image=dict(type=Path, help="what the configurations learn"),
         steps=dict(type=int, help="how many to take, for all jobs"),
+        planned=dict(type=int, default=WHOLE, help="how many to announce; runs of networks are ended early"),
         seeds=dict(type=int, default=1, help="runs of the configurations whose pictures are compared with --image"),
         tcnn=dict(type=Path, metavar="SOURCE", help="a source tree of tiny-cuda-nn to build and compare with"),
     )
@@ -230,7 +234,8 @@ def main() -> None:
     for name in args.jobs or JOBS[args.backend]:
         if args.tcnn and args.image and name in CONFIGS and args.backend == "cuda":
             rows += [row for row in [peer(args.tcnn, name, args.image, args.steps or WHOLE, args.seeds)] if row]
-        rows.append(measure(name, args.backend, args.image, args.steps, args.seeds))
+        rows.append(measure(name, args.backend, args.image, args.steps, args.seeds, args.planned))
+        rows[-1] |= {"planned": args.planned}
         print({k: round(v, 4) if isinstance(v, float) else v for k, v in rows[-1].items()}, file=sys.stderr, flush=True)
         common.write("whole-jobs", args.backend, rows, args.out)  # what there is, should the next one not end
     print(args.out / f"whole-jobs-{args.backend}.json")

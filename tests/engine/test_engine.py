@@ -248,7 +248,8 @@ def test_chunks(ns, backend, set_limits, bias, given_index):
         agree(got[1], db, backend)
 
 
-def test_chunks_fit_the_memory(ns, backend):
+def test_chunks_fit_the_memory(ns, backend, set_limits):
+    set_limits(KEPT_BYTES=2 << 30)
     net, _, _ = network(ns, backend, 16, 3, 128, 3)
     affine = [Affine(m) for m in net.layers if isinstance(m, cn.Linear)]
     for itemsize in (2, 4):
@@ -526,9 +527,9 @@ FROZEN = {"frozen": True, "caller": True}  # in fit, where a library is at hand
         (CUDA, 1 << 20, 64, FROZEN | {"runs": 2000}, "store"),
         (CUDA, 1 << 20, 64, {"frozen": True, "runs": 2000}, "banks"),
         (CUDA, 1 << 20, 32, FROZEN | {"runs": 2000}, "banks"),
-        (CUDA, 1 << 20, 64, FROZEN | {"runs": 4000}, "banks"),
-        (CUDA, 1 << 14, 64, FROZEN | {"runs": 4000}, "store"),
-        (CUDA, 1 << 14, 64, FROZEN | {"runs": 10_000}, "banks"),
+        (CUDA, 1 << 20, 64, FROZEN | {"runs": 6000}, "banks"),
+        (CUDA, 1 << 14, 64, FROZEN | {"runs": 10_000}, "store"),
+        (CUDA, 1 << 14, 64, FROZEN | {"runs": 20_000}, "banks"),
         (CUDA, 100, 32, {"forced": "builtin"}, "builtin"),
         (CUDA, 100, 32, {"forced": "spill"}, "spill"),
         (CUDA, 1 << 20, 32, {"forced": "banks", "deterministic": True}, "banks"),
@@ -601,8 +602,9 @@ def test_paths_have_names():
         pass
 
 
-def test_explain(ns, backend, play_lanes):
+def test_explain(ns, backend, play_lanes, set_limits):
     play_lanes(16)
+    set_limits(KEPT_BYTES=2 << 30)
     field = cn.NeuralField(None, cn.MLP(16, 3, width=64, depth=3)).build(backend)
     big, small = field.explain(2**22), field.explain(100)
     assert (big.samples, big.backend, big.frozen) == (2**22, backend, True)
