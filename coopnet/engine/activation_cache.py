@@ -20,6 +20,7 @@ from .affine import Affine
 from .multipliers import between_kernels
 from .network_op import Plan
 from .ops import Bundle, Op, affine, matrices
+from .products import vectors_together
 from .row_vectors import PACKET, Rows, RowVector, columns, spilled
 from .strategies import kernels_end
 
@@ -32,13 +33,16 @@ class ActivationCache:
     Args:
         plan, ops: the network. On CPUs, wide layers of :attr:`ops` are multiplied between kernels.
         samples, size: number of samples, and the bytes that the cache takes.
+        together: how many vectors are in a row.
         unneeded: layers whose outputs are not kept.
     """
 
     _all: weakref.WeakSet[ActivationCache] = weakref.WeakSet()
 
-    def __init__(self, plan: Plan, ops: Sequence[Op], samples: int, size: int, unneeded: Sequence[Affine]):
-        self.samples, self.size = samples, size
+    def __init__(
+        self, plan: Plan, ops: Sequence[Op], samples: int, size: int, unneeded: Sequence[Affine], together: int = 1
+    ):  # fmt: skip
+        self.samples, self.size, self.together = samples, size, together
         s = plan.situation
         #: Layers with whose inputs a kernel ends, on a GPU.
         self.ending = {op.origin for op in kernels_end(s)} if s.cuda else set()
@@ -71,7 +75,7 @@ class ActivationCache:
             return None
         if not whole or (not brief and needed + cls.occupied() > kept_bytes(ops)):
             return None
-        return cls(plan, ops, samples, needed, unneeded)
+        return cls(plan, ops, samples, needed, unneeded, vectors_together(plan.situation, not brief))
 
     @classmethod
     def occupied(cls) -> int:
@@ -106,7 +110,8 @@ class ActivationCache:
             # Lanes without gradient are not known yet. Infinity or NaN stored for them would spoil the product.
             components = list(op.fill(vector))
             finite = [dr.select(dr.isfinite(v), v, 0) for v in components]
-            written.append(Rows(finite if multiplier is not None else with_bias(op, finite, i == 0), self.samples))
+            whole = finite if multiplier is not None else with_bias(op, finite, i == 0)
+            written.append(Rows(whole, self.samples, self.together))
             if self.ends(op):
                 sane = functools.reduce(operator.and_, map(dr.isfinite, components))
                 overflow = dr.select(sane, overflow, dr.nan)

@@ -73,7 +73,7 @@ EVALUATED_AGAIN = 6
 OUTER_PRODUCTS = 32
 #: Samples in all runs of a function together. With fewer, compiling outer products takes longer than they save. The
 #: second number is for networks with dropout, whose masks are compiled again with each outer product.
-COMPILED_SAMPLES, COMPILED_SAMPLES_MASKED = 1 << 33, 3 << 33
+COMPILED_SAMPLES, COMPILED_SAMPLES_MASKED = 3 << 31, 3 << 33
 #: Storing and reading so many samples takes as long as calling a library.
 LIBRARY_CALL_SAMPLES = 1 << 19
 #: Fewest samples for which several kernels instead of one pay.

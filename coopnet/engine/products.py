@@ -16,7 +16,8 @@ from ..jit.native.pool import parallel
 from ..jit.scopes import frozen
 from . import limits
 from .affine import Affine
-from .row_vectors import Rows
+from .row_vectors import SECTOR_VECTORS, Rows
+from .situation import Situation
 from .strategies import MULTIPLIERS, Products, choose
 
 
@@ -105,6 +106,16 @@ def library(backend: dr.JitBackend) -> bool:
 def who_multiplies(backend: dr.JitBackend, outside: bool = False) -> str:
     """The name in :data:`~.strategies.MULTIPLIERS`. ``outside``: can the caller of a frozen function multiply?"""
     return choose(MULTIPLIERS, Products(backend, frozen(), outside, library(backend)))[0]
+
+
+def vectors_together(s: Situation, whole: bool = True) -> int:
+    """How many vectors are in a row of the operands, see :class:`~.row_vectors.Rows`.
+
+    Dr.Jit's own product is bound by arithmetic, so it gets no entries that are not needed. ``whole``: are the samples
+    not a chunk of a batch, whose product is needed at once?
+    """
+    library = s.cuda and who_multiplies(s.backend, whole and s.outside) != "Dr.Jit"
+    return SECTOR_VECTORS if library else 1
 
 
 def multiply(pairs: Sequence[tuple[Rows, Rows]]) -> list[Any]:

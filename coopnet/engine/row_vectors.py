@@ -15,7 +15,7 @@ from . import limits
 #: Numbers that Dr.Jit writes and reads at a time. Longer vectors are padded to a multiple of it. In half precision, for
 #: tensor cores, all vectors are.
 PACKET = 8
-#: Vectors of a GPU's threads that are in one row, see :class:`Rows`.
+#: Half-precision vectors whose packets fill a sector of a GPU's memory, see :class:`Rows`.
 SECTOR_VECTORS = 2
 
 
@@ -36,15 +36,16 @@ class Rows:
     The flat array ``numbers`` holds it, unevaluated at first. It has ``pieces`` of ``length`` rows each. Rows beyond
     the samples are zero, which adds nothing to a product.
 
-    A row holds ``together`` vectors, their packets by turns. On CPUs it is one. On GPUs it is two: neighbouring threads
-    then write whole sectors of memory, of 32 bytes, which takes half the time. A product over the rows of two such
-    matrices contains that over samples (:meth:`place`), and takes no longer, since memory bounds it.
+    A row holds ``together`` vectors, their packets by turns. If there are two, neighbouring threads of a GPU write
+    whole sectors of memory, of 32 bytes, which takes half the time. A product over the rows of two such matrices
+    contains that over samples (:meth:`place`). It has four times as many entries, but takes a library no longer,
+    because reading the rows bounds it.
     """
 
-    def __init__(self, vector: Sequence[Any], samples: int):
+    def __init__(self, vector: Sequence[Any], samples: int, together: int = 1):
         self.leaf = leaf = spilled(type(vector[0]))
         self.samples, self.columns = samples, columns(len(vector), dr.itemsize_v(leaf))
-        self.together = SECTOR_VECTORS if dr.backend_v(leaf) == dr.JitBackend.CUDA else 1
+        self.together = together
         self.pieces = max(1, samples // limits.PIECE_SAMPLES)
         self.length = -(-samples // (self.pieces * self.together))
         places = self.length * self.pieces * self.together

@@ -29,7 +29,7 @@ from .chunks import chunks
 from .multipliers import unrolled, with_copies
 from .network_op import NetworkOp, Plan
 from .ops import Op, Store, Tape, matrices
-from .products import Product, Sums, who_multiplies
+from .products import Product, Sums, vectors_together, who_multiplies
 from .row_vectors import Rows, spilled
 from .strategies import worth_copies, worth_unrolling
 
@@ -80,7 +80,8 @@ class SpillOp(NetworkOp):
         # Evaluate the outputs, too. Otherwise a loss that is read afterwards would evaluate the network again.
         s = self.plan.situation
         outputs = [] if self.tape is None or s.cuda or s.caller else self.tape.flat()
-        products, dxs = spill(self.plan, self.ops, self.taped(), dys, self.key, samples, vectors=vectors)
+        together = vectors_together(s)
+        products, dxs = spill(self.plan, self.ops, self.taped(), dys, self.key, samples, together, vectors=vectors)
         sample = batch_sample(vectors, samples)
         dr.eval([p.numbers() for p in products], dxs, sample, outputs)
         pin_batch_size(sample)
@@ -97,7 +98,8 @@ class SpillOp(NetworkOp):
             if (cache := self.stored(x, key)) is not None:
                 products, dx = back_from(cache, self.plan, x, dy, key)
             else:
-                products, dx = spill(self.plan, self.ops, self.plan.evaluate(self.ops, x, key), dy, key, chunk)
+                tape, together = self.plan.evaluate(self.ops, x, key), vectors_together(self.plan.situation, False)
+                products, dx = spill(self.plan, self.ops, tape, dy, key, chunk, together)
             dr.eval([p.numbers() for p in products], dx)
             part.put(dxs, dx)
             sums.compute(products)
@@ -117,13 +119,13 @@ def back_from(
         dys = [dr.copy(v) for v in dys]
         dr.make_opaque(dys[0])
     tape = plan.evaluate(cache.ops, xs, key, cache.reader())
-    products, dxs = spill(plan, cache.ops, tape, dys, key, cache.samples, cache)
+    products, dxs = spill(plan, cache.ops, tape, dys, key, cache.samples, cache.together, cache)
     dr.eval([p.cotangent.numbers for p in products], dxs)
     return products, dxs
 
 
 def spill(
-    plan: Plan, ops: Sequence[Op], tape: Tape, dys: list, key: Key | None, samples: int,
+    plan: Plan, ops: Sequence[Op], tape: Tape, dys: list, key: Key | None, samples: int, together: int,
     cache: ActivationCache | None = None, vectors: list[Any] | None = None,
 ) -> tuple[list[Product], list]:  # fmt: skip
     """Trace the backward pass with its spilling; returns operands of the products and the input's gradient.
@@ -137,7 +139,7 @@ def spill(
     def visit(op: Affine, dy: Any, x: Any, biased: bool) -> Any:
         if cache is not None and op.multiplier.between_kernels:
             in_rows = op.multiplier.takes_cotangent(dy)
-            rows = dy.rows if in_rows else Rows(list(dy) if mask is None else only(mask, list(dy)), samples)
+            rows = dy.rows if in_rows else Rows(list(dy) if mask is None else only(mask, list(dy)), samples, together)
             dr.eval(rows.numbers)
             products.append(Product(op, rows, x.rows, "matrix"))
             if biased and op.bias is not None:
@@ -148,10 +150,10 @@ def spill(
             activation = x.rows
         else:
             activations = only(mask, with_bias(op, list(op.fill(x)), biased))
-            activation = Rows(activations, samples)
+            activation = Rows(activations, samples, together)
             if vectors is not None:
                 vectors.extend([cotangents[0], activations[0]])
-        rows = Rows(cotangents, samples)
+        rows = Rows(cotangents, samples, together)
         products.append(Product(op, rows, activation))
         if cache is None or not cache.ends(op):
             return None

@@ -28,7 +28,6 @@ SCRIPTS = {
     "fuzz": "tests/slow/fuzz.py",
     "mutants": "scripts/mutants.py",
     "mutants-rooms": "scripts/mutants.py",
-    "whole-jobs-h100": "benchmarks/whole_jobs.py",
     "outer-products": "benchmarks/outer_products.py",
     "networks-haswell": "benchmarks/networks.py",
     "training-steps-haswell": "benchmarks/training_steps.py",
@@ -180,13 +179,13 @@ def training_steps(name: str, command: str) -> str:
 
 
 def beside_tiny_cuda_nn() -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
-    """For each of tiny-cuda-nn's samples: the newest file that has it, its row, and coopnet's from the same run."""
+    """For each of tiny-cuda-nn's samples: the file that has it, its row, and coopnet's from the same run."""
     found: dict[str, tuple] = {}
-    for name in ("whole-jobs-cuda", "whole-jobs-h100-cuda"):  # the newer one last
-        rows = load(name)["results"]
-        for theirs in (r for r in rows if r.get("peer") == "tiny-cuda-nn"):
-            own = next(r for r in rows if r["job"] == theirs["job"] and "peer" not in r)
-            found[theirs["job"]] = name, theirs, own
+    name = "whole-jobs-cuda"
+    rows = load(name)["results"]
+    for theirs in (r for r in rows if r.get("peer") == "tiny-cuda-nn"):
+        own = next(r for r in rows if r["job"] == theirs["job"] and "peer" not in r)
+        found[theirs["job"]] = name, theirs, own
     return list(found.values())
 
 
@@ -200,7 +199,7 @@ def tiny_cuda_nn() -> str:
             f"after {own['steps']:,} steps {theirs['psnr_db']:.2f} and {own['psnr_db']:.2f} dB "
             f"({load(name)['machine']['found']['GPU']})."
         )
-    return "\n".join(said) + "\n\n" + measured("whole-jobs-h100-cuda", "python benchmarks/whole_jobs.py --backend cuda")
+    return "\n".join(said) + "\n\n" + measured("whole-jobs-cuda", "python benchmarks/whole_jobs.py --backend cuda")
 
 
 def torch_border() -> str:
@@ -275,7 +274,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "behind_cuda": lambda: behind("networks-cuda", "kernel_ms"),
     "whole_jobs_llvm": lambda: whole_jobs("whole-jobs-llvm"),
     "whole_jobs_cuda": lambda: whole_jobs("whole-jobs-cuda"),
-    "whole_jobs_h100": lambda: whole_jobs("whole-jobs-h100-cuda"),
     "training_steps_llvm": lambda: training_steps("training-steps-llvm", "python benchmarks/training_steps.py"),
     "tiny_cuda_nn": tiny_cuda_nn,
     "torch_border": torch_border,

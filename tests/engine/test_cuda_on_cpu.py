@@ -31,7 +31,6 @@ from coopnet.engine import (
     modes,
     ops,
     products,
-    row_vectors,
     stacking,
     strategies,
 )
@@ -287,6 +286,26 @@ def test_sums_of_spilled_products_go_where_views_say(llvm):
     assert not products.Sums().gradient("x", buffer).numpy().any()
 
 
+@pytest.mark.parametrize(
+    ("backend", "frozen", "caller", "library", "whole", "count"),
+    [
+        (dr.JitBackend.CUDA, False, False, True, True, 2),
+        (dr.JitBackend.CUDA, False, False, False, True, 1),  # Dr.Jit multiplies
+        (dr.JitBackend.CUDA, True, False, True, True, 1),
+        (dr.JitBackend.CUDA, True, True, True, True, 2),  # the caller multiplies
+        (dr.JitBackend.CUDA, True, True, True, False, 1),  # not the product of a chunk
+        (dr.JitBackend.LLVM, False, False, True, True, 1),
+    ],
+)
+def test_rows_of_two_vectors_if_a_library_multiplies(monkeypatch, backend, frozen, caller, library, whole, count):
+    monkeypatch.setattr(products, "frozen", lambda: frozen)
+    monkeypatch.setattr(products, "library", lambda backend: library)
+    network = Network([])
+    network.shapes = [(64, 64)]
+    s = Situation(network, backend, 1 << 20, frozen=frozen, caller=caller)
+    assert products.vectors_together(s, whole) == count
+
+
 def test_kernels_that_follow_the_order_of_the_ops(monkeypatch, llvm):
     """Barriers behind every op, forward and back, if they are asked for."""
     barriers = []
@@ -306,9 +325,8 @@ def test_products_of_rows_that_hold_two_vectors(llvm, set_limits, samples):
     set_limits(PIECE_SAMPLES=32)
     m, n = 16, 24
     dy, x = numbers(m, samples), numbers(n, samples, seed=1)
-    with as_cuda(row_vectors):
-        rows = [Rows([llvm.Float(v) for v in each], samples) for each in (dy, x)]
-        read = np.array([v.numpy() for v in rows[1].read(llvm.Float, n)])
+    rows = [Rows([llvm.Float(v) for v in each], samples, 2) for each in (dy, x)]
+    read = np.array([v.numpy() for v in rows[1].read(llvm.Float, n)])
     np.testing.assert_array_equal(read, x)
     a, b = (one.tensor().numpy() for one in rows)
     assert a.shape[2] == 2 * m and b.shape[:2] == a.shape[:2] and rows[1].width == 2 * n
