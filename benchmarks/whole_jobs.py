@@ -147,8 +147,9 @@ def measure(
     before = dr.detail.malloc_watermark(dr.backend_v(type(field["network.weights"])))
     Step.__call__ = first  # type: ignore[method-assign]
     # a long run that is ended early: what is worth compiling depends on the number of steps
-    ends = {} if steps else {"patience": LOOKS}
-    result = cn.fit(field, batch, steps or planned, metric=clock, metric_every=stretch, progress=False, **ends, **options)
+    ends: dict[str, Any] = {} if steps else {"patience": LOOKS}
+    ends |= {"metric": clock, "metric_every": stretch, "progress": False}
+    result = cn.fit(field, batch, steps or planned, **ends, **options)
     row = {"job": name, "samples": samples, "first_step_s": firsts[0], "loss": result.losses[-1]}
     row["peak_bytes"] = dr.detail.malloc_watermark(dr.backend_v(type(field["network.weights"]))) - before
     row["wall_ms"] = statistics.median([(b - a) * 1e3 / stretch for a, b in itertools.pairwise(looks)])

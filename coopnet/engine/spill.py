@@ -157,7 +157,7 @@ def spill(
         products.append(Product(op, rows, activation))
         if cache is None or not cache.ends(op):
             return None
-        # a kernel for each layer, since the vectors of one layer fill the registers
+        # the next kernel goes on from the rows, as in the forward pass
         dr.eval(rows.numbers)
         return cache.vector(rows, dy.type, len(cotangents))
 

@@ -201,7 +201,7 @@ SLOPES = (
         "tangents of wide layers exceed the registers, and so would the activations of all layers",
     ),
     Row(
-        "tangents", lambda s: s.network.width <= limits.FORWARD_AND_BACK,
+        "tangents", lambda s: s.network.width <= limits.TANGENT_VECTOR,
         "going back would keep the activations of all layers in registers",
     ),
     Row("tangents", lambda s: s.network.piecewise_linear, "slopes are zeros and ones: tangents take few registers"),

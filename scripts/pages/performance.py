@@ -163,6 +163,20 @@ def whole_jobs(name: str) -> str:
     return measured(name, command) + "\n\n" + table(head, rows)
 
 
+def step_profile() -> str:
+    """What the time of a step on a GPU is spent on."""
+    rows = []
+    for r in load("step-profile-cuda")["results"]:
+        products = sum(k["us"] for k in r["kernels"] if "nvjet" in k["name"] or "gemm" in k["name"])
+        parts = [r["optix_us"], products, r["kernels_us"] - products, r["gaps_us"] - r["optix_us"]]
+        spent = [f"{us / 1e3:.2f}" for us in parts]
+        launches = [f"{n:.0f}" for n in (r["optix_launches"], r["launches"])]
+        rows.append([f"`{r['job']}`", number(r["wall_ms"]), launches[0], *spent, launches[1]])
+    head = ["job", "wall", "OptiX launches", "OptiX", "products", "other kernels", "waiting", "other launches"]
+    command = "python benchmarks/step_profile.py --backend cuda"
+    return measured("step-profile-cuda", command) + "\n\n" + table(head, rows)
+
+
 def training_steps(name: str, command: str) -> str:
     """Milliseconds of a whole step by coopnet, and how many times as long peers take."""
     data = load(name)["results"]
@@ -276,6 +290,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "whole_jobs_cuda": lambda: whole_jobs("whole-jobs-cuda"),
     "training_steps_llvm": lambda: training_steps("training-steps-llvm", "python benchmarks/training_steps.py"),
     "tiny_cuda_nn": tiny_cuda_nn,
+    "step_profile": step_profile,
     "torch_border": torch_border,
     "spheres_llvm": lambda: spheres("llvm"),
     "spheres_cuda": lambda: spheres("cuda"),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 from support.figures import page, performance, results, sentences_of
+
+from coopnet.engine import limits
 
 PAGE = "performance/gradients"
 
@@ -173,48 +173,20 @@ def test_whole_jobs_on_the_cpu():
 
 
 def test_whole_jobs_on_the_gpu():
-    jobs = {(e["job"], e.get("path", "")): e for e in results("whole-jobs-cuda") if "peer" not in e}
-    for label, path, *names in (
-        ("w = 16, 32", "banks", "16", "32"),
-        ("w = 64; at 2^20 + 77", "banks", "64", "64/2^20+77"),
-        ("w = 32, 64 with biases", "banks", "32/bias", "64/bias"),
-        ("w = 64 with dropout of 7 rounds and 8 bits", "banks", "64/dropout 7 8"),
-        ("w = 64 at 2^12; at 2^14", "banks", "64/2^12", "64/2^14"),
-    ):
-        entries = [jobs[name, ""] for name in names]
-        times = [lambda e, k=kind: f"{e[k]:.2f} ms" for kind in ("kernel_ms", "wall_ms")]
-        row = row_of(label, entries, path, *times, seconds_of, bytes_of)
-        assert row in page(PAGE), row
-    small, banks, store = jobs["32/dropout", ""], jobs["64/dropout", "banks"], jobs["64/dropout", "store"]
-    wide, wider, full = jobs["96", ""], jobs["96/dropout", ""], jobs["128", ""]
-    blob, peer = (
-        jobs["config_oneblob", ""],
-        next(e for e in results("whole-jobs-cuda") if e.get("peer") and e["job"] == "config_oneblob"),
+    jobs = {(e["job"], e.get("peer", "")): e for e in results("whole-jobs-cuda") if e.get("path") != "store"}
+    wall = {job: entry["wall_ms"] for job, entry in jobs.items()}
+    blob, peer = jobs["config_oneblob", ""], jobs["config_oneblob", "tiny-cuda-nn"]
+    says(
+        f"takes {wall['16', '']:.2f} ms with 16 units, {wall['64', '']:.2f} ms with 64, "
+        f"and {wall['128', '']:.2f} ms with 128",
+        f"Biases make the one with 64 units {wall['64/bias', ''] / wall['64', '']:.2f} times as long",
+        f"`config_oneblob` takes {blob['wall_ms']:.2f} ms where tiny-cuda-nn's own sample, run just before, takes "
+        f"{peer['wall_ms']:.2f} ms",
+        f"its picture has {blob['psnr_db']:.2f} dB (one run; tiny-cuda-nn's {peer['psnr_db']:.2f})",
+        f"the first-level cache together ({limits.KERNEL_WEIGHT_BYTES >> 10} KiB, with dropout "
+        f"{limits.KERNEL_WEIGHT_BYTES_MASKED >> 10} KiB)",
     )
-
-    def ms(entry, kind="wall_ms"):
-        return f"{entry[kind]:.2f} ms"
-
-    def products(entry):
-        return f"{ms(entry, 'kernel_ms')} and products"
-
-    pair = [f"{ms(small, k)}, {ms(banks, k)}" for k in ("kernel_ms", "wall_ms")]
-    rows = [
-        ["w = 32, 64 with dropout 0.1", "banks", *pair, *(f"{f(small)}, {f(banks)}" for f in (seconds_of, bytes_of))],
-        ["w = 64 with dropout 0.1, up to some 10,000 steps", "store", products(store), ms(store)],
-        ["w = 96; with dropout 0.1", "banks; store", f"{ms(wide, 'kernel_ms')}; {products(wider)}"],
-        ["w = 128", "store", products(full), ms(full)],
-        ["`config_oneblob` (w = 128, 5 hidden); tiny-cuda-nn", "store", products(blob), f"{ms(blob)}; {ms(peer)}"],
-    ]
-    rows[1] += [seconds_of(store), bytes_of(store)]
-    rows[2] += [f"{ms(wide)}; {ms(wider)}", *(f"{f(wide)}; {f(wider)}" for f in (seconds_of, bytes_of))]
-    rows[3] += [seconds_of(full), bytes_of(full)]
-    rows[4] += [seconds_of(blob), bytes_of(blob)]
-    for row in rows:
-        assert f"| {' | '.join(row)} |" in page(PAGE), row
-    printed = re.findall(r"^\| (?:w = |`config_oneblob)[^|]*\| (?:banks|store)[^\n]*", page(PAGE), re.M)
-    assert len(printed) == 5 + len(rows)
-    says(f"picture had {blob['psnr_db']:.2f} dB (one run; tiny-cuda-nn's {peer['psnr_db']:.2f})")
+    assert limits.KEPT_SHARE == 1 / 8
 
 
 def test_atomic_additions():
@@ -234,6 +206,6 @@ def test_small_batches_and_other_libraries():
     """What docs/limits.md and docs/coming_from/tiny_cuda_nn.md say in words."""
     pairs = [(theirs, own) for _, theirs, own in performance.beside_tiny_cuda_nn()]
     rows = {own["job"]: theirs["wall_ms"] / own["wall_ms"] for theirs, own in pairs}
-    assert 0.70 < rows["config_hash"] < 0.80 and 0.95 < rows["config_oneblob"] < 1.1
-    assert "hash grid in about three quarters of coopnet's time, and the one with `OneBlob`" in sentences_of("limits")
+    assert 0.70 < rows["config_hash"] < 0.80 and rows["config_oneblob"] > 1.3
+    assert "hash grid in about three quarters of coopnet's time" in sentences_of("limits")
     assert "trains in about three quarters of coopnet's time" in sentences_of("coming_from/tiny_cuda_nn")
