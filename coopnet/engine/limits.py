@@ -106,6 +106,8 @@ STALL_SAMPLES = 1 << 15
 KEPT_BYTES, KEPT_SHARE = 2 << 30, 1 / 8
 #: Samples of a partial product. One long sum would drift, because equal increments are all rounded the same way.
 PIECE_SAMPLES = 1024
+#: Longest vectors of which a GPU's rows hold two. For longer ones, products are not bound by memory.
+PAIRED_VECTOR = 256
 #: Fewest multiplications in all products of a network for which a frozen step is cut in two around a library's call.
 CUT_MULTIPLICATIONS = 1 << 26
 #: Samples that BLAS, and tensor cores, sum in single precision at a time.

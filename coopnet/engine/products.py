@@ -111,11 +111,11 @@ def who_multiplies(backend: dr.JitBackend, outside: bool = False) -> str:
 def vectors_together(s: Situation, whole: bool = True) -> int:
     """How many vectors are in a row of the operands, see :class:`~.row_vectors.Rows`.
 
-    Dr.Jit's own product is bound by arithmetic, so it gets no entries that are not needed. ``whole``: are the samples
-    not a chunk of a batch, whose product is needed at once?
+    Dr.Jit's own product, and those of long vectors, are bound by arithmetic, so they get no entries that are not needed.
+    ``whole``: are the samples not a chunk of a batch, whose product is needed at once?
     """
-    library = s.cuda and who_multiplies(s.backend, whole and s.outside) != "Dr.Jit"
-    return SECTOR_VECTORS if library else 1
+    short = s.cuda and s.network.width <= limits.PAIRED_VECTOR
+    return SECTOR_VECTORS if short and who_multiplies(s.backend, whole and s.outside) != "Dr.Jit" else 1
 
 
 def multiply(pairs: Sequence[tuple[Rows, Rows]]) -> list[Any]:

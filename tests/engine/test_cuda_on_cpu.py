@@ -287,21 +287,23 @@ def test_sums_of_spilled_products_go_where_views_say(llvm):
 
 
 @pytest.mark.parametrize(
-    ("backend", "frozen", "caller", "library", "whole", "count"),
+    ("backend", "width", "frozen", "caller", "library", "whole", "count"),
     [
-        (dr.JitBackend.CUDA, False, False, True, True, 2),
-        (dr.JitBackend.CUDA, False, False, False, True, 1),  # Dr.Jit multiplies
-        (dr.JitBackend.CUDA, True, False, True, True, 1),
-        (dr.JitBackend.CUDA, True, True, True, True, 2),  # the caller multiplies
-        (dr.JitBackend.CUDA, True, True, True, False, 1),  # not the product of a chunk
-        (dr.JitBackend.LLVM, False, False, True, True, 1),
+        (dr.JitBackend.CUDA, 64, False, False, True, True, 2),
+        (dr.JitBackend.CUDA, 64, False, False, False, True, 1),  # Dr.Jit multiplies
+        (dr.JitBackend.CUDA, 64, True, False, True, True, 1),
+        (dr.JitBackend.CUDA, 64, True, True, True, True, 2),  # the caller multiplies
+        (dr.JitBackend.CUDA, 64, True, True, True, False, 1),  # not the product of a chunk
+        (dr.JitBackend.CUDA, 256, True, True, True, True, 2),
+        (dr.JitBackend.CUDA, 257, True, True, True, True, 1),
+        (dr.JitBackend.LLVM, 64, False, False, True, True, 1),
     ],
 )
-def test_rows_of_two_vectors_if_a_library_multiplies(monkeypatch, backend, frozen, caller, library, whole, count):
+def test_rows_of_two_vectors_where_they_pay(monkeypatch, backend, width, frozen, caller, library, whole, count):
     monkeypatch.setattr(products, "frozen", lambda: frozen)
     monkeypatch.setattr(products, "library", lambda backend: library)
     network = Network([])
-    network.shapes = [(64, 64)]
+    network.shapes = [(width, width)]
     s = Situation(network, backend, 1 << 20, frozen=frozen, caller=caller)
     assert products.vectors_together(s, whole) == count
 
