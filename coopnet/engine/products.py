@@ -111,8 +111,8 @@ def who_multiplies(backend: dr.JitBackend, outside: bool = False) -> str:
 def vectors_together(s: Situation, whole: bool = True) -> int:
     """How many vectors are in a row of the operands, see :class:`~.row_vectors.Rows`.
 
-    Dr.Jit's own product, and those of long vectors, are bound by arithmetic, so they get no entries that are not needed.
-    ``whole``: are the samples not a chunk of a batch, whose product is needed at once?
+    Dr.Jit's own product, and those of long vectors, are bound by arithmetic, so they get no entries that are not
+    needed. ``whole``: are the samples not a chunk of a batch, whose product is needed at once?
     """
     short = s.cuda and s.network.width <= limits.PAIRED_VECTOR
     return SECTOR_VECTORS if short and who_multiplies(s.backend, whole and s.outside) != "Dr.Jit" else 1
