@@ -40,7 +40,7 @@ class ActivationCache:
     _all: weakref.WeakSet[ActivationCache] = weakref.WeakSet()
 
     def __init__(
-        self, plan: Plan, ops: Sequence[Op], samples: int, size: int, unneeded: Sequence[Affine], together: int = 1
+        self, plan: Plan, ops: Sequence[Op], samples: int, size: int, unneeded: Sequence[Affine], together: int
     ):  # fmt: skip
         self.samples, self.size, self.together = samples, size, together
         s = plan.situation

@@ -66,8 +66,8 @@ class OccupancyGrid(BoxOfCells):
     ):
         where = "OccupancyGrid"
         super().__init__(where, resolution, lower, upper)
-        check_entries(where, "cells", (self._padded(),), on_host=False)
         ns = namespace(require(backend))
+        check_entries(where, "cells", (self._padded(),), on_host=dr.backend_v(ns.Float32) == dr.JitBackend.LLVM)
         self.density = dr.full(ns.Float32, dr.inf, self._padded())
         self.bits = dr.full(ns.UInt32, 0xFFFFFFFF, self._padded() // WORD)
 

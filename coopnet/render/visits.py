@@ -52,7 +52,7 @@ class Visits(BoxOfCells):
         backend: ``"llvm"``, ``"cuda"`` or ``"auto"``.
 
     Raises:
-        ValueError, TypeError: arguments of other kinds or out of range.
+        ValueError, TypeError: arguments of other kinds or out of range, or more cells than fit into the memory.
         BackendError: no such backend here.
 
     >>> visits = cn.render.Visits(24, lower=-1, upper=1)
@@ -64,8 +64,9 @@ class Visits(BoxOfCells):
 
     def __init__(self, resolution: int | Sequence[int] = 32, lower: Any = 0.0, upper: Any = 1.0, backend: Any = "auto"):
         super().__init__("Visits", resolution, lower, upper)
-        check_entries("Visits", "cells", (self.cells,), 8, on_host=False)
-        self.counts = dr.zeros(namespace(require(backend)).UInt64, self.cells)
+        uint64 = namespace(require(backend)).UInt64
+        check_entries("Visits", "cells", (self.cells,), 8, dr.backend_v(uint64) == dr.JitBackend.LLVM)
+        self.counts = dr.zeros(uint64, self.cells)
 
     @property
     def _home(self) -> Any:

@@ -9,7 +9,7 @@ import pytest
 from support.arrays import arrays, evaluated
 
 import coopnet as cn
-from coopnet.engine import limits
+from coopnet.engine import activation_cache, limits
 from coopnet.engine.activation_cache import ActivationCache
 from coopnet.engine.activations import FUNCTIONS
 from coopnet.engine.multipliers import BetweenKernels
@@ -271,18 +271,22 @@ def test_one_point_with_many_masks(ns, backend):
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize("memory", [1, 1 << 20])
-def test_in_chunks_and_again(ns, backend, set_limits, products, memory, dropout):
+def test_in_chunks_and_again(ns, backend, set_limits, monkeypatch, products, memory, dropout):
     """Where there is no room for what all samples need, and where the way back is taken twice."""
     net = cn.MLP(4, 2, width=WIDTH, depth=2, activation="sine", bias=True, dropout=dropout)
     field = biased(cn.NeuralField(None, net).build(backend, seed=1))
     x, key = points(ns, 4, 3001), cn.Key(3, step=ns.UInt32(5))
     expected = gradients(field, x, "spill", key)
+    seen, count = [], activation_cache.vectors_together
+    monkeypatch.setattr(activation_cache, "vectors_together", lambda s, whole: seen.append(whole) or count(s, whole))
     set_limits(KEPT_BYTES=memory)
     agree(gradients(field, x, "store", key), expected)
-    assert products
+    assert products and set(seen) == {memory > 1}  # are caches of whole batches?
+    seen.clear()
     set_limits(KEPT_BYTES=2 << 30)
     again = gradients(field, x, "store", key, repeat=2)
     agree([again[0], again[1] / 2, again[2] / 2], expected)
+    assert seen[0] and not any(seen[1:])  # the second way back fills a cache anew
 
 
 def test_forward_mode(ns, backend):

@@ -7,6 +7,7 @@ from support.arrays import all_close, evaluated
 
 import coopnet as cn
 from coopnet import reference as ref
+from coopnet.checks import sizes
 
 LOWER, UPPER, RESOLUTION, STEPS = (-1, -1, -1), (1, 1.25, 0.75), (5, 6, 7), 40
 
@@ -108,6 +109,30 @@ def test_fields_frozen_functions_and_gradients(ns, backend):
         assert np.array_equal(counts.numpy(), visits.counts.numpy())
         all_close(along.numpy(), plain.numpy(), 1e-6)
     assert not dr.grad_enabled(along)
+
+
+def test_defaults(backend):
+    visits = cn.render.Visits(backend=backend)
+    assert (visits.resolution, visits.lower, visits.upper) == ((32,) * 3, (0,) * 3, (1,) * 3)
+    assert dr.width(visits.counts) == 32**3
+
+
+def test_counts_are_evaluated(backend):
+    assert counted(backend, 10)[0].counts.state == dr.VarState.Evaluated
+
+
+@pytest.mark.parametrize(("kind", "itemsize"), [(cn.render.Visits, 8), (cn.render.OccupancyGrid, 4)])
+def test_cells_fit_into_the_memory_of_a_cpu(backend, monkeypatch, kind, itemsize):
+    """Dr.Jit would end the process."""
+    if backend == "cuda":
+        pytest.skip("Dr.Jit reports missing memory of a GPU")
+    twice = 2 * itemsize * 512
+    monkeypatch.setattr(sizes, "_LARGE", 0)
+    monkeypatch.setattr(sizes, "memory_left", lambda: {sizes.MEMORY: twice})
+    assert kind(8, backend=backend).cells == 512
+    monkeypatch.setattr(sizes, "memory_left", lambda: {sizes.MEMORY: twice - 1})
+    with pytest.raises(ValueError, match=f"{kind.__name__}: 512 cells are more than fit"):
+        kind(8, backend=backend)
 
 
 def test_wrong_use(ns, backend):
