@@ -90,7 +90,10 @@ def _apply(source: str, operator: Any, number: int, index: int) -> str:
     tree = get_ast(source)
     node = list(ast_nodes(tree))[number]
     parent = node.parent
-    new = operator.mutate(node, index)
+    try:
+        new = operator.mutate(node, index)
+    except AttributeError:  # cosmic-ray 8.7 fails at exceptions with dots, such as OSError or json.JSONDecodeError
+        return source
     if new is not node:
         i = next(i for i, child in enumerate(parent.children) if child is node)
         parent.children[i : i + 1] = [] if new is None else [new]
