@@ -16,7 +16,7 @@ from coopnet import reference as ref
 
 mi = pytest.importorskip("mitsuba")
 
-from coopnet.mitsuba.bsdf import merl  # noqa: E402 - needs Mitsuba
+from coopnet.mitsuba.bsdf import merl, rgl  # noqa: E402 - needs Mitsuba
 
 pytestmark = pytest.mark.usefixtures("variant")
 
@@ -290,6 +290,14 @@ def test_rgl_files_are_learned(tmp_path, monkeypatch, azimuths):
     if azimuths == 1:
         found = learn(measured, monkeypatch)
         assert found.relative_error < 0.3 and found.albedo == pytest.approx(found.reference_albedo, rel=0.1)
+
+
+def test_where_fields_of_rgl_files_end():
+    """By type: integers of 8 to 64 bits without and with sign, and floating point numbers of 16 to 64 bits."""
+    for kind, dtype in enumerate("u1 i1 u2 i2 u4 i4 u8 i8 f2 f4 f8".split(), 1):
+        table = struct.pack("<H3sHBQ2Q", 3, b"any", 2, kind, 100, 3, 5)
+        fields, end = rgl._fields(rgl._START.pack(b"tensor_file", 1, 0, 1) + table, "here")
+        assert fields == {"any": (kind, 100, 15)} and end == 100 + 15 * np.dtype(dtype).itemsize
 
 
 def test_rgl_files_that_are_refused(tmp_path):
