@@ -294,7 +294,7 @@ def test_rgl_files_are_learned(tmp_path, monkeypatch, azimuths):
 
 def test_where_fields_of_rgl_files_end():
     """By type: integers of 8 to 64 bits without and with sign, and floating point numbers of 16 to 64 bits."""
-    for kind, dtype in enumerate("u1 i1 u2 i2 u4 i4 u8 i8 f2 f4 f8".split(), 1):
+    for kind, dtype in enumerate(["u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8"], 1):
         table = struct.pack("<H3sHBQ2Q", 3, b"any", 2, kind, 100, 3, 5)
         fields, end = rgl._fields(rgl._START.pack(b"tensor_file", 1, 0, 1) + table, "here")
         assert fields == {"any": (kind, 100, 15)} and end == 100 + 15 * np.dtype(dtype).itemsize
