@@ -29,7 +29,7 @@ from .spill import SpillOp
 from .stack import evaluate as evaluate_lanes
 from .stack import stacked
 from .store import StoreOp, evaluate_between_kernels, slopes
-from .strategies import EVALUATION, GRADIENTS, LOSSES, SLOPES, StepLoss, choose, worth_copies
+from .strategies import EVALUATION, GRADIENTS, LOSSES, SLOPES, StepLoss, choose, worth_copies, worth_unrolling
 
 #: The ways to compute weight gradients that are custom operations of Dr.Jit, by name in :data:`~.strategies.GRADIENTS`.
 OPERATIONS: dict[str, type[NetworkOp]] = {
@@ -178,7 +178,11 @@ def input_gradient(ops: Sequence[Op], x: Any, key: Key | None) -> tuple[Any, lis
 
 
 def _slopes_in_kernel(ops: Sequence[Op], x: Any, key: Key | None, s: Situation) -> tuple[Any, list]:
-    tape = in_room(with_copies(ops, back=True) if worth_copies(s) else ops, [x], key)
+    if worth_unrolling(s._replace(weights=True)):
+        ops = unrolled(ops, back=True)
+    elif worth_copies(s):
+        ops = with_copies(ops, back=True)
+    tape = in_room(ops, [x], key)
     dx = pullback(tape, _ones(x, s), key, True, lambda *_: None)
     assert dx is not None
     return tape.y[0], list(dx[0])

@@ -47,12 +47,13 @@ WIDE_LANES = 16
 PANELS_BYTES = 48 << 10
 #: Fewest rows of a matrix in panels, and most rows of a panel.
 PANELS_ROWS, PANEL_ROWS = 16, 64
-#: By the lanes of a CPU's vectors: most multiplications for a sample, forward and back, in a network whose matrices are
-#: unrolled in recorded functions. 3,000 compile in a second, and three times as many in 20. With 8 lanes, the code for
-#: a multiplication is twice as long, and more than 1,000 gain nothing.
-UNROLLED = {8: 1000, 16: 3000}
-#: Fewest samples for which unrolling pays.
-UNROLLED_SAMPLES = 1 << 11
+#: By the lanes of a CPU's vectors: most multiplications for a sample in a network whose matrices are unrolled in
+#: recorded functions, if it is evaluated, and, forward and back together, if weights are trained. The first number is
+#: for piecewise linear activations. Some 10,000 compile in a second. Longer code gains nothing, or takes too long.
+UNROLLED_EVALUATED = {8: (12_000, 12_000), 16: (40_000, 40_000)}
+UNROLLED_TRAINED = {8: (20_000, 12_000), 16: (20_000, 20_000)}
+#: Fewest samples for which unrolling pays, and fewest in all runs of a function together, where their number is known.
+UNROLLED_SAMPLES, UNROLLED_RUNS = 1 << 11, 1 << 25
 #: By the lanes of a CPU's vectors: outputs that are summed in registers at a time.
 UNROLLED_ROWS = {8: 12, 16: 16}
 #: Fewest samples for which copying a network's matrices pays.

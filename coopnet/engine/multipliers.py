@@ -8,6 +8,7 @@ respect to the vector if Dr.Jit itself differentiates a product in blocks: it is
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from ..jit import views
 from ..jit.kinds import packed
 from ..jit.layout import GAP
 from ..jit.native import core
+from ..jit.registers import in_separate_blocks
 from ..jit.uniform import available, uniform
 from . import limits
 from .ops import Op, affine
@@ -215,13 +217,18 @@ def _by_parts(parts: Sequence[Any], x: Any, bias: Any, turned: bool) -> drnn.Coo
 
 def _unrolled(matrix: Any, x: Any, bias: Sequence[Any] | None) -> drnn.CoopVec:
     """``M x + b``, as many outputs at a time as registers hold, each summed up in the order of the columns."""
-    components: list[Any] = []
-    for start, stop in _bounds(matrix.shape[0], limits.by_lanes(limits.UNROLLED_ROWS, core.llvm_lanes())):
-        rows = [uniform(matrix.buffer, matrix.offset + i * matrix.stride, len(x)) for i in range(start, stop)]
+
+    def outputs(start: int, stop: int, parts: list) -> list:
+        rows = [uniform(matrix.buffer, matrix.offset + i * matrix.stride, len(parts)) for i in range(start, stop)]
         y = drnn.CoopVec([x.type(0)] * len(rows) if bias is None else bias[start:stop])
-        for v, column in zip(x, zip(*rows, strict=True), strict=True):
+        for v, column in zip(parts, zip(*rows, strict=True), strict=True):
             y = dr.fma(drnn.CoopVec(column), drnn.CoopVec([v] * len(rows)), y)
-        components.extend(y)
+        return list(y)
+
+    components: list[Any] = []
+    for bounds in _bounds(matrix.shape[0], limits.by_lanes(limits.UNROLLED_ROWS, core.llvm_lanes())):
+        # in one block, compiling takes longer than in proportion to the code, and more outputs are spilled
+        components += in_separate_blocks(functools.partial(outputs, *bounds), list(x))
     return drnn.CoopVec(components)
 
 

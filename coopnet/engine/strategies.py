@@ -49,6 +49,7 @@ def _always(s: Any) -> bool:
 
 _ASKED = "gradient_path() asks for it"
 _ORDER = "deterministic() asks for a fixed order of sums"
+_UNROLLED = "code without loops keeps outputs in registers, and compiling it pays in a recorded function"
 _TRACING = "outside dr.freeze, tracing many banks costs more than it saves"
 _LAYOUT = (
     "needs to know the packed layout of every matrix, but the network has a drjit.nn.Linear, or a layer wider than "
@@ -91,6 +92,16 @@ def few_runs(s: Situation) -> bool:
     return s.network.width > limits.OUTER_PRODUCTS and 0 < s.runs * (s.terms + limits.LIBRARY_CALL_SAMPLES) < bound
 
 
+def worth_unrolling(s: Situation) -> bool:
+    """Is this a function recorded on a CPU for which code without loops compiles in some seconds, and pays?"""
+    there_and_back = s.network.multiplications * (1 + s.weights) * s.vectors
+    bounds = limits.by_lanes(limits.UNROLLED_TRAINED if s.weights else limits.UNROLLED_EVALUATED, s.lanes)
+    affordable = 0 < there_and_back <= bounds[0 if s.network.piecewise_linear else 1] and s.network.single
+    many = s.samples >= limits.UNROLLED_SAMPLES and (s.runs == 0 or s.runs * s.samples >= limits.UNROLLED_RUNS)
+    # in symbolic code, transposed matrices cannot be copied for the way back
+    return affordable and many and s.frozen and not (s.cuda or s.in_call or (s.symbolic and s.weights))
+
+
 def _forced(way: str, s: Situation) -> bool:
     return s.forced == way
 
@@ -114,6 +125,7 @@ GRADIENTS = (
         "deterministic: the path 'store' " + _LAYOUT,
     ),
     *(Row(way, functools.partial(_forced, way), _ASKED) for way in PATHS[1:]),
+    Row("spill", worth_unrolling, _UNROLLED),
     Row("store", lambda s: s.wide, "wide layers are multiplied faster between kernels than in one"),
     Row("spill", lambda s: not s.cuda, "matrix products are the fastest way on the CPU, and reproducible"),
     Row("store", lambda s: s.deterministic and s.network.width > limits.LONG_VECTOR, _ORDER),
@@ -146,14 +158,6 @@ def worth_copies(s: Situation) -> bool:
     return not s.cuda and not s.symbolic and s.samples >= limits.COPIES_SAMPLES
 
 
-def worth_unrolling(s: Situation) -> bool:
-    """Is this a recorded function with so few multiplications that code without loops compiles in a second?"""
-    there_and_back = s.network.multiplications * (1 + s.weights)
-    bound = limits.by_lanes(limits.UNROLLED, s.lanes)
-    affordable = 0 < there_and_back * s.vectors <= bound and s.network.single
-    return affordable and s.frozen and not (s.cuda or s.symbolic) and s.samples >= limits.UNROLLED_SAMPLES
-
-
 EVALUATION = (
     Row("lanes", lambda s: s.stacked, "each lane has the parameters of its own field"),
     Row(
@@ -161,13 +165,10 @@ EVALUATION = (
         "OptiX would interleave the networks of a call and keep all their vectors in registers",
     ),
     Row("kernel", lambda s: s.inputs, "Dr.Jit differentiates by the input"),
+    Row("unrolled", worth_unrolling, _UNROLLED),
     Row(
         "between kernels", lambda s: s.wide and not s.symbolic,
         "wide layers are multiplied faster between kernels",
-    ),
-    Row(
-        "unrolled", worth_unrolling,
-        "code without loops keeps outputs in registers, and compiling it pays in a recorded function",
     ),
     Row(
         "copies", lambda s: worth_copies(s) and s.lanes < limits.WIDE_LANES and s.network.large,
@@ -191,6 +192,7 @@ def evaluates_again(s: Situation) -> bool:
 
 SLOPES = (
     Row("tangents", lambda s: s.stacked, "several fields are in one kernel; their gradients will be differentiated"),
+    Row("kernel", lambda s: worth_unrolling(s._replace(weights=True)), _UNROLLED),
     Row(
         "between kernels", lambda s: s.wide and s.room and not s.symbolic,
         "wide layers are multiplied faster between kernels",

@@ -337,7 +337,7 @@ def test_frozen(ns, backend, products, activation, dropout, samples):
 @pytest.mark.parametrize("what", ["value", "slope"])
 def test_frozen_evaluations(ns, backend, products, set_limits, what):
     """Another number of samples is recorded anew, and replays see other points; the larger batch goes in chunks."""
-    set_limits(WIDE_BYTES=1 << 16)
+    set_limits(WIDE_BYTES=1 << 16, UNROLLED_SAMPLES=1 << 30)
     field = cn.NeuralField(None, cn.MLP(3, 1, width=WIDTH, depth=2)).build(backend, seed=1)
 
     def run(field, x):
@@ -413,8 +413,9 @@ def test_what_is_kept(ns, backend):
     (8, 48, "relu", (1 << 11) - 1, False), (16, 160, "relu", 1 << 11, True), (16, 128, "relu", 1 << 20, False),
     (16, 96, "softplus", 1 << 11, True), (4, 64, "relu", 1 << 11, True),
 ])  # fmt: skip
-def test_when(backend, play_lanes, measured, lanes, width, activation, samples, expected):
+def test_when(backend, play_lanes, measured, set_limits, lanes, width, activation, samples, expected):
     play_lanes(lanes)
+    set_limits(UNROLLED_SAMPLES=1 << 30)  # which would come first, in a recorded function
     field = cn.NeuralField(None, cn.MLP(16, 3, width=width, depth=2, activation=activation)).build(backend)
     assert (field.explain(samples).path == "store") == expected
 

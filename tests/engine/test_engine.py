@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from dataclasses import FrozenInstanceError
+from types import SimpleNamespace
 
 import drjit as dr
 import drjit.nn as drnn
@@ -34,6 +35,7 @@ from coopnet.engine.strategies import (
     Products,
     StepLoss,
     choose,
+    worth_unrolling,
 )  # fmt: skip
 from coopnet.nn.sequential import known_ops, segments
 
@@ -595,6 +597,22 @@ def everything(question, lanes):
                     net, backend, samples, 1, lanes, weights, inputs, symbolic or in_call, in_call, frozen, False,
                     deterministic, forced, caller, 100 * caller, room,
                 )  # fmt: skip
+
+
+@pytest.mark.parametrize("lanes, width, options, expected", [
+    (16, 64, {"weights": True}, True), (16, 68, {"weights": True}, False), (8, 64, {"weights": True}, True),
+    (8, 64, {"weights": True, "linear": False}, False), (8, 48, {"weights": True, "linear": False}, True),
+    (16, 128, {}, True), (16, 144, {}, False), (8, 72, {}, True), (8, 80, {}, False), (16, 64, {"vectors": 4}, True),
+    (16, 64, {"vectors": 5}, False), (16, 64, {"samples": 2047}, False), (16, 64, {"frozen": False}, False),
+    (16, 64, {"runs": 1 << 14}, True), (16, 64, {"runs": (1 << 14) - 1}, False), (16, 64, {"symbolic": True}, True),
+    (16, 64, {"symbolic": True, "weights": True}, False), (16, 64, {"symbolic": True, "in_call": True}, False),
+    (16, 64, {"single": False}, False), (16, 0, {}, False), (16, 64, {"backend": CUDA}, False),
+])  # fmt: skip
+def test_when_matrices_are_unrolled(lanes, width, options, expected):
+    given = {"piecewise_linear": options.pop("linear", True), "single": options.pop("single", True)}
+    network = SimpleNamespace(multiplications=width * (16 + 2 * width + 3), **given)
+    where = {"backend": LLVM, "samples": 2048, "lanes": lanes, "frozen": True, "weights": False} | options
+    assert worth_unrolling(Situation(network, **where)) == expected
 
 
 def test_paths_have_names():

@@ -15,6 +15,7 @@ from support.arrays import values
 
 import coopnet as cn
 from coopnet import reference
+from coopnet.engine import limits
 
 N, P = 96, 0.25
 SEEDS = (0, 2**32 - 1, 2**40 + 3, 2**64 - 1)
@@ -92,6 +93,36 @@ def test_unrolled(backend, ns, set_limits, chosen):
             close(backend, a.numpy(), b.numpy())
     assert frozen.n_recordings < 3
     assert any(way == "unrolled" for _, way in chosen) == (backend == "llvm")
+
+
+@pytest.mark.parametrize("scope", ["loop", "conditional", "call"])
+def test_unrolled_in_symbolic_code(backend, ns, set_limits, chosen, scope):
+    """Evaluations in a recorded loop or conditional; in a call, weights are data of the call. Equal to the bit."""
+    set_limits(UNROLLED_SAMPLES=1)
+    field = network(backend, bias=True)
+    rng = np.random.default_rng(1)
+    few = ns.Bool(rng.random(N) < 0.3)
+
+    def run(field, x, key, few):
+        if scope == "loop":
+            start = ns.UInt32(0), ns.ArrayXf(field(x, key)), few
+            body = lambda i, y, few: (i + 1, y + ns.ArrayXf(field([v + y[0] for v in x], key)), few)  # noqa: E731
+            return dr.while_loop(start, lambda i, y, few: few & (i < 3), body, mode="symbolic")[1]
+        other = lambda x: ns.Array2f(x.x, x.y)  # noqa: E731
+        if scope == "conditional":
+            inside = lambda x: ns.Array2f(*field(list(x), key))  # noqa: E731
+            return dr.if_stmt((ns.Array3f(x),), few, inside, other, mode="symbolic")
+        # there is no number of a lane in a call, and no dropout without a key
+        return dr.switch(ns.UInt32(few), [lambda x: ns.Array2f(*field(list(x))), other], ns.Array3f(x), mode="symbolic")
+
+    frozen = dr.freeze(run)
+    for turn in range(2):
+        x, key = inputs(ns, rng), key_of(ns, 5, turn)
+        found = frozen(field, x, key, few).numpy()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(limits, "UNROLLED_SAMPLES", 1 << 30)
+            close(backend, found, run(field, x, key, few).numpy())
+    assert any(way == "unrolled" for _, way in chosen) == (backend == "llvm" and scope != "call")
 
 
 def test_network(backend, ns):
