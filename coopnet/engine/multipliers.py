@@ -64,7 +64,8 @@ class Unrolled(Multiplier):
     """Code without loops: one instruction for each entry of the matrix, so that outputs stay in registers.
 
     Dr.Jit's own product is a loop that loads and stores an output for every multiplication. Unrolled code grows with
-    the matrix, and the time to compile it grows faster.
+    the matrix. Some outputs at a time are a block of their own, because the time to compile a block grows faster than
+    its length.
 
     Args:
         back: a copy of the transposed matrix for the backward pass, if there is one. Without a copy, the compiler would
@@ -227,7 +228,6 @@ def _unrolled(matrix: Any, x: Any, bias: Sequence[Any] | None) -> drnn.CoopVec:
 
     components: list[Any] = []
     for bounds in _bounds(matrix.shape[0], limits.by_lanes(limits.UNROLLED_ROWS, core.llvm_lanes())):
-        # in one block, compiling takes longer than in proportion to the code, and more outputs are spilled
         components += in_separate_blocks(functools.partial(outputs, *bounds), list(x))
     return drnn.CoopVec(components)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from support.figures import page, performance, results, sentences_of
 
 from coopnet.engine import limits
+from coopnet.jit.layout import BIAS_COLUMNS
 
 PAGE = "performance/gradients"
 
@@ -189,6 +190,18 @@ def test_whole_jobs_on_the_gpu():
     assert limits.KEPT_SHARE == 1 / 8
 
 
+def test_how_much_is_unrolled():
+    (evaluated, _), (narrow, _) = (limits.UNROLLED_EVALUATED[lanes] for lanes in (16, 8))
+    (trained, same), (alike, others) = (limits.UNROLLED_TRAINED[lanes] for lanes in (16, 8))
+    assert trained == same == alike
+    says(
+        f"may have {evaluated:,} of them ({narrow:,} with AVX2)",
+        f"may have {trained:,}, counted forward and back "
+        f"(with AVX2 and activations that are not piecewise linear {others:,})",
+        f"three hidden layers of 128 units have {round(128 * (16 + 2 * 128 + 3), -3):,}",
+    )
+
+
 def test_atomic_additions():
     rows = {
         (*r["shape"], r["times"], r["banks"], r["order"]): f"{r['kernel_ms']:.2f}"
@@ -197,7 +210,8 @@ def test_atomic_additions():
     says(
         f"one outer product of 64 by 64 takes {rows[64, 64, 1, 16, 'turns']} ms, "
         f"and one with three {rows[64, 64, 3, 16, 'turns']} ms",
-        f"One of 64 by 16, as for the gradient of a bias, costs {rows[64, 16, 1, 16, 'turns']} ms",
+        f"One of 64 by 16 costs {rows[64, 16, 1, 16, 'turns']} ms; "
+        f"that for the gradient of a bias has {BIAS_COLUMNS} columns",
         f"the first two took {rows[64, 64, 1, 16, 'blocks']} and {rows[64, 64, 3, 16, 'blocks']} ms",
     )
 
