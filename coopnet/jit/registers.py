@@ -1,4 +1,4 @@
-"""How kernels with several wide vectors stay within a GPU's registers.
+"""How kernels with several wide vectors stay within the registers.
 
 A vector of n components takes up to n registers of a thread. Vectors that do not fit are spilled to memory, which takes
 longer than the arithmetic (``docs/derivatives.md`` has figures). Two things decide how many fit: the order of a
@@ -77,10 +77,10 @@ def in_separate_blocks(function: Callable[[list], list], parts: Sequence[Any]) -
     """``function(parts)`` in separate basic blocks, so that the compiler does not mix it with the code around it.
 
     OptiX interleaves chains of cooperative products that do not depend on each other, and all of their vectors stay in
-    registers: ``docs/rendering.md`` has figures. A branch under a condition that always holds, which the compiler does
-    not know, prevents this.
+    registers: ``docs/rendering.md`` has figures. LLVM takes longer to compile a long block than several short ones, and
+    spills more of it. A branch under a condition that always holds, which the compiler does not know, prevents both.
 
-    Use it for values without gradients, in symbolic code.
+    Use it for values without gradients.
     """
     parts = list(parts)
     known = next((v for v in parts if v.state != dr.VarState.Literal), None)

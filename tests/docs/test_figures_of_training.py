@@ -111,38 +111,13 @@ def steps_beside(peer, name, dropout=0.0, time=lambda entry, who: entry["wall_ms
 
 
 def test_whole_steps_beside_torch():
-    found = steps_beside("torch", "training-steps-llvm")
-    less = {where: ratio for where, ratio in found.items() if ratio < 1}
-    more = [ratio for ratio in found.values() if ratio >= 1]
-    assert set(less) == {(32, 14), (32, 12), (64, 12), (128, 12)} and len(less) == 4
-    small = [ratio for where, ratio in less.items() if where != (32, 14)]
-    drjit = steps_beside("drjit", "training-steps-llvm").values()
-    dropout = steps_beside("torch", "training-steps-llvm", 0.1).values()
-    fastest = steps_beside("torch", "training-steps-llvm", time=lambda entry, who: min(entry["turns_ms"][who]))
-    alone = fastest.pop((32, 12))
-    fastest = [ratio for (width, _), ratio in fastest.items() if width <= 128]
-    says(
-        f"In {len(more)} of {len(found)} combinations of width and batch, a step of `cn.fit` is the shortest, "
-        f"and PyTorch takes {min(more):.2f} to {max(more):.1f} times as long",
-        f"PyTorch takes less: {less[32, 14]:.2f} of coopnet's time at width 32 and 2^14 samples, "
-        f"and {min(small):.2f} to {max(small):.2f} at widths 32, 64 and 128 and 2^12",
-        f"`drjit.nn` takes {min(drjit):.1f} to {max(drjit):.1f} times as long throughout",
-        f"With dropout 0.1 PyTorch takes {min(dropout):.1f} to {max(dropout):.1f} times as long. The cores",
-        f"PyTorch takes {min(fastest):.2f} to {max(fastest):.1f} times as long up to width 128, "
-        f"and {alone:.2f} times at width 32 and 2^12",
-    )
-    found = steps_beside("torch", "training-steps-haswell-llvm")
-    first, second = found.pop((128, 12)), found.pop((32, 14))
-    assert min(found.values()) > 1
-    drjit = steps_beside("drjit", "training-steps-haswell-llvm").values()
-    dropout = steps_beside("torch", "training-steps-haswell-llvm", 0.1).values()
-    says(
-        f"in two of {len(found) + 2} combinations: {first:.2f} of coopnet's time at width 128 and 2^12, "
-        f"and {second:.2f} at width 32 and 2^14",
-        f"it takes {min(found.values()):.2f} to {max(found.values()):.1f} times as long, "
-        f"and `drjit.nn` {min(drjit):.2f} to {max(drjit):.1f} times",
-        f"With dropout 0.1 PyTorch takes {min(dropout):.1f} to {max(dropout):.1f} times as long. `benchmarks",
-    )
+    for name, label in (("training-steps-llvm", "AVX-512"), ("training-steps-haswell-llvm", "AVX2")):
+        found, dropout = steps_beside("torch", name), steps_beside("torch", name, 0.1)
+        less = "; ".join(f"width {width}, 2^{batch}" for (width, batch), ratio in sorted(found.items()) if ratio < 1)
+        spans = [
+            f"{min(of.values()):.2f} to {max(of.values()):.2f}" for of in (found, dropout, steps_beside("drjit", name))
+        ]
+        assert f"| {label} | {len(found)} | {less or '–'} | {' | '.join(spans)} |" in page(PAGE)
 
 
 def bytes_of(entry):
