@@ -103,7 +103,7 @@ STALL_SAMPLES = 1 << 15
 # ---- Products over samples (benchmarks/products.py) ---------------------------------------------------------------
 
 #: Most bytes of activations that are kept for the backward pass, or spilled at a time. On a GPU, it is this share of
-#: its memory if that is more: batches in pieces take up to three times as long (benchmarks/whole_jobs.py).
+#: its memory if that is more, since pieces of a batch leave no products to a library in a frozen function.
 KEPT_BYTES, KEPT_SHARE = 2 << 30, 1 / 8
 #: Samples of a partial product. One long sum would drift, because equal increments are all rounded the same way.
 PIECE_SAMPLES = 1024
