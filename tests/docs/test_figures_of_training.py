@@ -165,6 +165,13 @@ def test_whole_jobs_on_the_gpu():
     assert limits.KEPT_SHARE == 1 / 8
 
 
+def test_bytes_of_a_step_with_products():
+    """Activations and deltas are written and read by products; the backward pass reads activations, too."""
+    activations, deltas = 16 + 3 * 128, 3 * 128 + 8
+    total = 2 * 2**20 * (2 * (activations + deltas) + 3 * 128)
+    says(f"the products read them: about {total / 1e9:.0f} GB a step with 128 units and 2^20 samples")
+
+
 def test_how_much_is_unrolled():
     (evaluated, _), (narrow, _) = (limits.UNROLLED_EVALUATED[lanes] for lanes in (16, 8))
     (trained, same), (alike, others) = (limits.UNROLLED_TRAINED[lanes] for lanes in (16, 8))
