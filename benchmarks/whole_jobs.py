@@ -120,7 +120,7 @@ def make(name: str, backend: str, path: Path | None, seed: int = 1) -> tuple[Any
 
 
 def measure(
-    name: str, backend: str, path: Path | None, steps: int | None, seeds: int, planned: int = WHOLE
+    name: str, backend: str, path: Path | None, steps: int | None, seeds: int, planned: int
 ) -> dict[str, Any]:  # fmt: skip
     if config_of(name) and path is not None:
         steps = steps or WHOLE
@@ -235,8 +235,8 @@ def main() -> None:
     for name in args.jobs or JOBS[args.backend]:
         if args.tcnn and args.image and name in CONFIGS and args.backend == "cuda":
             rows += [row for row in [peer(args.tcnn, name, args.image, args.steps or WHOLE, args.seeds)] if row]
-        rows.append(measure(name, args.backend, args.image, args.steps, args.seeds, args.planned))
-        rows[-1] |= {"planned": args.planned}
+        row = measure(name, args.backend, args.image, args.steps, args.seeds, args.planned)
+        rows.append(row | {"planned": args.planned})
         print({k: round(v, 4) if isinstance(v, float) else v for k, v in rows[-1].items()}, file=sys.stderr, flush=True)
         common.write("whole-jobs", args.backend, rows, args.out)  # what there is, should the next one not end
     print(args.out / f"whole-jobs-{args.backend}.json")

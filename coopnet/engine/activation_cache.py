@@ -45,7 +45,7 @@ class ActivationCache:
         self.samples, self.size, self.together = samples, size, together
         s = plan.situation
         #: Layers with whose inputs a kernel ends, on a GPU.
-        self.ending = {op.origin for op in kernels_end(s)} if s.cuda else set()
+        self.ending = {op.origin for op in kernels_end(s)}
         #: May functions be applied to whole arrays of numbers?
         self.in_place = not s.cuda and plan.vectors == 1
         self.unneeded = {op.origin for op in unneeded}
@@ -110,8 +110,8 @@ class ActivationCache:
             # Lanes without gradient are not known yet. Infinity or NaN stored for them would spoil the product.
             components = list(op.fill(vector))
             finite = [dr.select(dr.isfinite(v), v, 0) for v in components]
-            whole = finite if multiplier is not None else with_bias(op, finite, i == 0)
-            written.append(Rows(whole, self.samples, self.together))
+            extended = finite if multiplier is not None else with_bias(op, finite, i == 0)
+            written.append(Rows(extended, self.samples, self.together))
             if self.ends(op):
                 sane = functools.reduce(operator.and_, map(dr.isfinite, components))
                 overflow = dr.select(sane, overflow, dr.nan)

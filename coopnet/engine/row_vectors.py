@@ -37,18 +37,17 @@ class Rows:
     the samples are zero, which adds nothing to a product.
 
     A row holds ``together`` vectors, their packets by turns. If there are two, neighbouring threads of a GPU write
-    whole sectors of memory, of 32 bytes, which takes half the time. A product over the rows of two such matrices
-    contains that over samples (:meth:`place`). It has four times as many entries, but takes a library no longer,
-    because reading the rows bounds it.
+    whole sectors of memory, of 32 bytes. A product over the rows of two such matrices contains that over samples
+    (:meth:`place`). It has four times as many entries, but takes a library no longer, because reading the rows bounds
+    it.
     """
 
     def __init__(self, vector: Sequence[Any], samples: int, together: int = 1):
         self.leaf = leaf = spilled(type(vector[0]))
-        self.samples, self.columns = samples, columns(len(vector), dr.itemsize_v(leaf))
-        self.together = together
+        self.samples, self.columns, self.together = samples, columns(len(vector), dr.itemsize_v(leaf)), together
         self.pieces = max(1, samples // limits.PIECE_SAMPLES)
-        self.length = -(-samples // (self.pieces * self.together))
-        places = self.length * self.pieces * self.together
+        self.length = -(-samples // (self.pieces * together))
+        places = self.length * self.pieces * together
         allocate = dr.empty if places == samples else dr.zeros
         self.numbers = allocate(leaf, self.columns * places)
         components = [leaf(v) for v in vector] + [leaf(0)] * (self.columns - len(vector))
@@ -77,9 +76,8 @@ class Rows:
 
     def place(self, component: Any, vector: int) -> Any:
         """Where in a row ``component`` of its vector number ``vector`` is."""
-        if self.together == 1:
-            return component
-        return (component // PACKET * self.together + vector) * PACKET + component % PACKET
+        size = self._packet
+        return (component // size * self.together + vector) * size + component % size
 
     def read(self, leaf: type, count: int) -> list[Any]:
         """The first ``count`` components of all vectors, as arrays of the type ``leaf``."""

@@ -139,7 +139,7 @@ def spill(
     def visit(op: Affine, dy: Any, x: Any, biased: bool) -> Any:
         if cache is not None and op.multiplier.between_kernels:
             in_rows = op.multiplier.takes_cotangent(dy)
-            rows = dy.rows if in_rows else Rows(list(dy) if mask is None else only(mask, list(dy)), samples, together)
+            rows = dy.rows if in_rows else Rows(list(dy) if mask is None else only(mask, list(dy)), samples)
             dr.eval(rows.numbers)
             products.append(Product(op, rows, x.rows, "matrix"))
             if biased and op.bias is not None:

@@ -25,14 +25,15 @@ from .network_op import Plan
 from .ops import Bundle, Op, Store, affine
 from .row_vectors import Rows, RowVector, columns
 from .spill import SpillOp, back_from
-from .strategies import long_vectors, worth_transposing
+from .strategies import long_vectors
 
 
 class StoreOp(SpillOp):
     """Computes weight gradients from activations that the forward pass has stored; none is computed again."""
 
     def prepared(self, ops: Sequence[Op]) -> tuple[Sequence[Op], Store | None]:
-        if worth_transposing(self.plan.situation):
+        s = self.plan.situation
+        if s.cuda and long_vectors(s):
             ops = with_transposed(ops)
         self.cache = ActivationCache.make(self.plan, ops, self.xs, self.key)
         return (ops, None) if self.cache is None else (self.cache.ops, self.cache.write)

@@ -63,7 +63,7 @@ def long_vectors(s: Situation) -> bool:
 
 
 def kernels_end(s: Situation) -> list:
-    """The layers with whose inputs a GPU's kernel ends, if activations are kept.
+    """The layers with whose inputs a GPU's kernel ends, if activations are kept; none on a CPU.
 
     The matrices of a kernel fit into the first-level cache together, beside what it reads and writes. Drawing masks for
     several layers of long vectors exceeds the registers. Long inputs of the network have a kernel of their own, since
@@ -71,19 +71,14 @@ def kernels_end(s: Situation) -> list:
     """
     bound = limits.KERNEL_WEIGHT_BYTES_MASKED if s.network.dropout else limits.KERNEL_WEIGHT_BYTES
     ending, held = [], 0
-    for i, op in enumerate(s.network.layers):
-        rows, columns = op.weights.shape
-        size = rows * columns * dr.itemsize_v(op.weights.buffer)
+    for i, op in enumerate(s.network.layers if s.cuda else ()):
+        size = math.prod(op.weights.shape) * dr.itemsize_v(op.weights.buffer)
         held += size
-        if columns > limits.LONG_VECTOR if i == 0 else held > bound:
+        ends = held > bound if i > 0 else op.weights.shape[1] > limits.LONG_VECTOR
+        if ends:
             ending.append(op)
             held = size
     return ending
-
-
-def worth_transposing(s: Situation) -> bool:
-    """Do copies of the transposed matrices pay on a GPU, which multiplies more slowly by a transposed matrix?"""
-    return s.cuda and long_vectors(s)
 
 
 def few_runs(s: Situation) -> bool:
@@ -187,7 +182,7 @@ def evaluates_again(s: Situation) -> bool:
     """
     network, launches = s.network, s.samples >= limits.LAUNCHES_SAMPLES and not s.symbolic
     few = len(network.layers) <= limits.EVALUATED_AGAIN and not network.branches
-    return launches and few and network.width > limits.LONG_VECTOR and network.layouts_known
+    return launches and few and long_vectors(s) and network.layouts_known
 
 
 SLOPES = (

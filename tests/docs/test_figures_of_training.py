@@ -177,7 +177,7 @@ def test_how_much_is_unrolled():
     (trained, same), (alike, others) = (limits.UNROLLED_TRAINED[lanes] for lanes in (16, 8))
     assert trained == same == alike
     says(
-        f"may have {evaluated:,} of them ({narrow:,} with AVX2)",
+        f"may have {evaluated:,} entries ({narrow:,} with AVX2)",
         f"may have {trained:,}, counted forward and back "
         f"(with AVX2 and activations that are not piecewise linear {others:,})",
         f"three hidden layers of 128 units have {round(128 * (16 + 2 * 128 + 3), -3):,}",
