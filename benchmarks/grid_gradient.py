@@ -7,8 +7,8 @@
 They stand one behind the other (``behind``), or those of an entry beside each other (``beside``), and lanes take turns
 at them, or warps do (``by warp``). Without contention: ``apart`` gives each level 2^20 entries, more than ever wait for
 each other; ``none`` leaves out the levels that the rule copies. ``gradient``: what coopnet does, with what clears the
-copies and adds them up. ``step``: a whole step of tiny-cuda-nn's ``config_hash`` by ``coopnet.fit``, with one copy and
-with several, and its kernels one by one.
+copies and adds them up, and, where it adds to neighbours along the first axis together, what it does without that.
+Whole steps are in ``whole_jobs.py`` and ``step_profile.py``.
 
 Points are random, or ``coherent``: those of neighbouring pixels. Times are of kernels, medians; kernel caches are empty
 at the start.
@@ -17,8 +17,8 @@ at the start.
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
+import itertools
 import statistics
 import sys
 import time
@@ -30,7 +30,6 @@ import common
 common.empty_caches()
 
 import drjit as dr  # noqa: E402  # isort: skip
-import whole_jobs  # noqa: E402
 
 import coopnet as cn  # noqa: E402
 from coopnet.jit.kinds import nested_type  # noqa: E402
@@ -186,26 +185,33 @@ class Sweep:
 
 @dataclasses.dataclass
 class Gradient:
-    """What coopnet does for one batch, with one copy, as many as the rule gives, and those chosen by hand."""
+    """What coopnet does for one batch, with one copy, as many as the rule gives, and those chosen by hand; where it
+    adds to neighbours together, also to one after the other.
+    """
 
     grid: str
     log2: int
+    coherent: bool = False
 
     def __call__(self, module: Any, repeat: int) -> list[dict[str, Any]]:
         grid, samples = make(self.grid, module), 1 << self.log2
         packet = FEATURES * dr.itemsize_v(grid.dtype)
-        points, cotangents = draw(grid, samples, False)
+        points, cotangents = draw(grid, samples, self.coherent)
         chosen = {"one": [1] * len(grid.levels), "rule": rule(grid, samples, packet, memory=atomic_sums.MEMORY)}
-        if self.grid == "config_hash" and self.log2 == 18:
+        if self.grid == "config_hash" and self.log2 == 18 and not self.coherent:
             chosen |= BY_HAND
+        pairs = [False, True] if atomic_sums.in_pairs(grid) else [False]
         rows, first = [], None
-        for plan, counts in chosen.items():
+        for (plan, counts), in_pairs in itertools.product(chosen.items(), pairs):
             found: list[Any] = []
 
-            def run(counts: list[int] = counts, found: list[Any] = found) -> None:
+            def run(counts: list[int] = counts, in_pairs: bool = in_pairs, found: list[Any] = found) -> None:
                 sums = atomic_sums.AtomicSums(grid, counts)
-                for number, weights, index in grid.walk(points):
-                    sums.add(number, [weights[0] * v for v in cotangents[number * FEATURES :][:FEATURES]], index)
+                sums.in_pairs = in_pairs
+                sums.add(
+                    (number, [weights[0] * v for v in cotangents[number * FEATURES :][:FEATURES]], index)
+                    for number, weights, index in grid.walk(points)
+                )
                 found[:] = [sums.finish()]
                 dr.eval(found)
 
@@ -214,60 +220,15 @@ class Gradient:
             largest = statistics.median(max(row) for row in jit)
             first = found[0] if first is None else first
             rows.append({
-                "part": "gradient", "grid": self.grid, "samples": samples, "plan": plan, "counts": counts,
-                "kernel_ms": statistics.median(sum(t for _, t in row) for row in history), "largest_ms": largest,
+                "part": "gradient", "grid": self.grid, "samples": samples,
+                "points": "coherent" if self.coherent else "random", "in_pairs": in_pairs, "plan": plan,
+                "counts": counts, "largest_ms": largest,
+                "kernel_ms": statistics.median(sum(t for _, t in row) for row in history),
                 "adding_up_ms": statistics.median(sum(row) for row in jit) - largest,
                 "launches": dict(collections.Counter(kind for kind, _ in history[-1])),
                 "difference": float((dr.max(dr.abs(found[0] - first)) / dr.max(dr.abs(first)))[0]),
             })  # fmt: skip
         return rows
-
-
-# ---- The whole step ------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def one_copy() -> Iterator[None]:
-    """A context in which grids have one copy of every level."""
-    own = FeatureGrid.copies
-    FeatureGrid.copies = lambda self, samples: [1] * len(self.levels)  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        FeatureGrid.copies = own  # type: ignore[method-assign]
-
-
-def step(backend: str, plan: str, job: str = "config_hash") -> dict[str, Any]:
-    with one_copy() if plan == "one" else contextlib.nullcontext():
-        return {"part": "step", "plan": plan, **whole_jobs.measure(job, backend, None, None, 1)}
-
-
-def profile(backend: str, plan: str, job: str = "config_hash") -> list[dict[str, Any]]:
-    """The kernels of a step: what a long run has more than a short one."""
-    runs = []
-    with one_copy() if plan == "one" else contextlib.nullcontext():
-        for steps in (10, 30):
-            field, batch, options, _ = whole_jobs.make(job, backend, None)
-            ends = {"metric": lambda field: 0.0, "metric_every": steps, "patience": 1}
-            times = collections.defaultdict(list)
-            with dr.scoped_set_flag(dr.JitFlag.KernelHistory, True):
-                dr.kernel_history_clear()
-                cn.fit(field, batch, whole_jobs.WHOLE, progress=False, **ends, **options)
-                for k in dr.kernel_history():
-                    optix = bool(k.get("uses_optix", 0))
-                    times[k["type"].name, k.get("hash", "")[:8], optix, k["size"]].append(k["execution_time"])
-                dr.kernel_history_clear()
-            runs.append(times)
-    short, long = runs
-    rows = []
-    for key, found in long.items():
-        kind, code, optix, size = key
-        launches = (len(found) - len(short.get(key, []))) / 40  # two stretches each
-        if launches > 0:
-            ms = statistics.median(found)
-            row = {"part": "profile", "plan": plan, "type": kind, "hash": code, "optix": optix, "size": size}
-            rows.append(row | {"launches": launches, "ms": ms, "ms_of_step": ms * launches})
-    return sorted(rows, key=lambda row: -row["ms_of_step"])
 
 
 # ---- What is printed -----------------------------------------------------------------------------------------
@@ -281,55 +242,40 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
     for row in rows:
         cells = [f"{k} {v:.4f}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items() if k not in hidden]
         print("  " + "  ".join(cells))
-    if rows[0]["part"] in ("sweep", "gradient"):
-        print(f"  the rule: {next(row['counts'] for row in rows if row['plan'] == 'rule')}")
-    if rows[0]["part"] == "profile":
-        total, launches = (sum(row[k] for row in rows) for k in ("ms_of_step", "launches"))
-        print(f"  together {total:.4f} ms in {launches:.1f} launches")
+    print(f"  the rule: {next(row['counts'] for row in rows if row['plan'] == 'rule')}")
     sys.stdout.flush()
 
 
-def jobs(backend: str, parts: Sequence[str], quick: bool) -> Iterator[Callable[..., list[dict[str, Any]]]]:
+def jobs(parts: Sequence[str], quick: bool) -> Iterator[Callable[..., list[dict[str, Any]]]]:
     """What is measured, the most important first."""
     first = 12 if quick else 18
     found: list[Any] = [Sweep("config_hash", first), Sweep("config_hash", first, coherent=True)]
     found += [Gradient("config_hash", first)]
-    for plan in ("one", "rule"):
-        found += [lambda *_, p=plan: [step(backend, p)], lambda *_, p=plan: profile(backend, p)]
+    found += [Gradient("config_hash", first, coherent=True)]
     others = [10] if quick else [14, 16, 20]
     found += [Sweep("config_hash", log2, coherent) for log2 in others for coherent in (False, True)]
-    found += [Sweep("3d", first), Sweep("3d", first, coherent=True), Gradient("3d", first)]
+    found += [Sweep("3d", first), Sweep("3d", first, coherent=True)]
+    found += [Gradient("3d", first), Gradient("3d", first, coherent=True)]
     found += [Gradient("config_hash", log2) for log2 in others]
     found += [Sweep("small", log2) for log2 in ([10] if quick else [14, 18])]
     found += [Gradient("small", first), Sweep("config_hash", first, half=True)]
     found += [Sweep("config_hash", first, mode="Direct")]
-    found += (
-        []
-        if quick
-        else [
-            Sweep("3d", 14),
-            Sweep("3d", 20),
-            Sweep("3d", 20, coherent=True),
-            Gradient("3d", 20),
-            Sweep("3d", first, half=True),
-        ]
-    )
-    kinds = {Sweep: "sweep", Gradient: "gradient"}
-    return (job for job in found if kinds.get(type(job), "step") in parts)
+    if not quick:
+        found += [Sweep("3d", 14), Sweep("3d", 20), Sweep("3d", 20, coherent=True), Gradient("3d", 20)]
+        found += [Sweep("3d", first, half=True)]
+    return (job for job in found if type(job).__name__.lower() in parts)
 
 
 def main() -> None:
     args = common.arguments(
         __doc__,
         quick=dict(action="store_true", help="small sizes, to see that it runs"),
-        parts=dict(nargs="+", choices=("sweep", "gradient", "step"), default=["sweep", "gradient", "step"]),
+        parts=dict(nargs="+", choices=("sweep", "gradient"), default=["sweep", "gradient"]),
         budget=dict(type=float, default=85, help="seconds after which nothing more is begun"),
     )
     began, rows, skipped = time.perf_counter(), [], 0
     module = cn.backend.namespace(args.backend)
-    if args.quick:
-        whole_jobs.SAMPLES[args.backend], whole_jobs.STRETCH[args.backend] = (10, 10), 2
-    for job in jobs(args.backend, args.parts, args.quick):
+    for job in jobs(args.parts, args.quick):
         if time.perf_counter() - began > args.budget:
             skipped += 1
             continue

@@ -159,7 +159,8 @@ class FeatureGrid:
         """:meth:`evaluate` for other parameters ``data``; their gradient, if any, is summed with atomics."""
         n = self.n_features
         bundle = [[self.dtype(0)] * (len(self.levels) * n) for _ in range(1 + len(tangents))]
-        for level, weights, index in self.walk(coordinates, tangents):
+        # for values alone, the order is that of drjit.nn: it determines the last bits
+        for level, weights, index in self.walk(coordinates, tangents, 1 if tangents else -1):
             features = self.read(data, index)
             for vector, weight in zip(bundle, weights, strict=True):
                 for k in range(n):
@@ -170,8 +171,13 @@ class FeatureGrid:
         """The features of the entries ``index`` of ``data``, as a nested array."""
         return dr.gather(nested_type(self.dtype), data, index, shape=(self.n_features, dr.width(index)))
 
-    def walk(self, coordinates: list, tangents: Sequence[list] = ()) -> Iterator[tuple[int, list, Any]]:
-        """For all levels and vertices around the coordinates: ``(level, [weight, *its tangents], index)``."""
+    def walk(
+        self, coordinates: list, tangents: Sequence[list] = (), order: int = -1
+    ) -> Iterator[tuple[int, list, Any]]:
+        """For all levels and vertices around the coordinates: ``(level, [weight, *its tangents], index)``.
+
+        With ``order`` -1, neighbours of a cube along the first axis follow each other; with 1, those along the last.
+        """
         uint32, int32 = dr.uint32_array_t(self.dtype), dr.int32_array_t(self.dtype)
         for number, level in enumerate(self.levels):
             position = [dr.fma(x, level.scale, 0.5) for x in coordinates]
@@ -180,7 +186,7 @@ class FeatureGrid:
             scaled = [[t * level.scale for t in tangent] for tangent in tangents]
             # cells left of 0 have negative numbers, which cannot be converted to unsigned ones directly
             lowest = [uint32(int32(dr.clip(c, *CELLS))) for c in cell]
-            for weights, offset in (self._simplex if self.simplices else self._cube)(fraction, scaled):
+            for weights, offset in (self._simplex if self.simplices else self._cube)(fraction, scaled, order):
                 yield number, weights, self._index(level, [v + o for v, o in zip(lowest, offset, strict=True)])
 
     def steepest(self, level: int) -> float:
@@ -202,7 +208,7 @@ class FeatureGrid:
                 index ^= v * prime
         return self.which * self.levels[-1].end + level.offset + index % uint32(level.size)
 
-    def _cube(self, fraction: list, tangents: list[list]) -> Iterator[tuple[list, Sequence[Any]]]:
+    def _cube(self, fraction: list, tangents: list[list], order: int) -> Iterator[tuple[list, Sequence[Any]]]:
         """Weights with their tangents, and offsets, of the corners of a cell."""
         single = self.dtype
         if self.interpolation == "nearest":
@@ -214,7 +220,7 @@ class FeatureGrid:
             slopes = [6 * t * (1 - t) for t in fraction]
         lower = [1 - v for v in upper]
         for corner in itertools.product((0, 1), repeat=len(fraction)):
-            corner = corner[:: _order(tangents)]
+            corner = corner[::order]
             factors = [u if bit else v for bit, u, v in zip(corner, upper, lower, strict=True)]
             weights = [math.prod(factors)]
             if tangents:
@@ -225,7 +231,7 @@ class FeatureGrid:
                 weights += [sum((g * t for g, t in zip(gradient, v, strict=True)), single(0)) for v in tangents]
             yield weights, corner
 
-    def _simplex(self, fraction: list, tangents: list[list]) -> Iterator[tuple[list, Sequence[Any]]]:
+    def _simplex(self, fraction: list, tangents: list[list], order: int) -> Iterator[tuple[list, Sequence[Any]]]:
         """:meth:`_cube` for the corners of the simplex around a point.
 
         A path along its corners starts at the cell's lowest vertex and follows the axes in descending order of their
@@ -247,15 +253,7 @@ class FeatureGrid:
         for *_, axis in items:
             offsets.append([o + dr.select(axis == d, uint32(1), uint32(0)) for d, o in enumerate(offsets[-1])])
         weights = [[u - v for u, v in zip(*pair, strict=True)] for pair in itertools.pairwise(bounds)]
-        yield from list(zip(weights, offsets, strict=True))[:: _order(tangents)]
-
-
-def _order(tangents: Sequence[list]) -> int:
-    """The step, 1 or -1, with which a cell's vertices are summed. For values alone, the order is that of ``drjit.nn``.
-
-    It determines the last bits.
-    """
-    return 1 if tangents else -1
+        yield from list(zip(weights, offsets, strict=True))[::order]
 
 
 class _ParametersOp(dr.CustomOp):
@@ -304,8 +302,7 @@ class _AtomicsOp(_ParametersOp):
 
     def sums(self, cotangents: list[list]) -> Any:
         result = AtomicSums(self.grid, self.counts)
-        for level, terms, index in self.terms(cotangents):
-            result.add(level, terms, index)
+        result.add(self.terms(cotangents))
         return result.finish()
 
 

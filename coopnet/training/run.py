@@ -97,12 +97,12 @@ class Run:
         if self.taken == 0:
             self.began = time.monotonic()
         number = dr.opaque(step.uint32, first)
-        rates: list[float] = []
         with self.replicas.noting():
-            rates.append(rate(first))
-            step.optimizer.lr = dr.opaque(step.float32, rates[0])
+            rates = [dr.opaque(step.float32, rate(first))]
+            step.optimizer.lr = rates[0]
         try:
-            rates += [rate(first + i) for i in range(1, self.stride)]
+            # one array of all would be copied from the host, and Dr.Jit makes the GPU wait until the copy is freed
+            rates += [dr.opaque(step.float32, rate(first + i)) for i in range(1, self.stride)]
         except Exception:  # the step itself will raise it again
             self.stride = 1
         self.stepping = True
@@ -110,8 +110,8 @@ class Run:
             if self.stride == 1:
                 step(self.seed, number)
             else:
-                step.call_several(self.seed, number, step.float32(rates))
-                step.optimizer.lr = dr.opaque(step.float32, rates[-1])
+                step.call_several(self.seed, number, rates)
+                step.optimizer.lr = rates[-1]
         self.result.steps += self.stride
         self.taken += self.stride
         self.stepping = False

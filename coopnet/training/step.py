@@ -100,8 +100,8 @@ class Step:
             self.rest(self, gradients, external.multiply(operands), external)
         self.warn(6)
 
-    def call_several(self, seed: Any, number: Any, rates: Any) -> None:
-        """Take steps from ``number`` on with these learning rates, frozen. All are opaque."""
+    def call_several(self, seed: Any, number: Any, rates: list) -> None:
+        """Take steps from ``number`` on, one for each of the learning rates, frozen. All are opaque."""
         self.several(self, seed, number, rates)
         self.untouched = False  # an earlier single step has warned
 
@@ -139,13 +139,13 @@ class Step:
         dr.eval(self.losses, gradients, operands)
         return gradients, operands, external
 
-    def take_several(self, seed: Any, number: Any, rates: Any) -> None:
+    def take_several(self, seed: Any, number: Any, rates: list) -> None:
         """The traced steps from ``number`` on, all of them complete."""
         before = self.optimizer.lr
-        each = [(number + i, dr.gather(self.float32, rates, self.uint32(i))) for i in range(limits.UNROLLED_STEPS)]
-        dr.eval(each)  # so that all steps have the same kernels
+        numbers = [number + i for i in range(len(rates))]
+        dr.eval(numbers)  # so that all steps have the same kernels
         try:
-            for one, rate in each:
+            for one, rate in zip(numbers, rates, strict=True):
                 self.optimizer.lr = rate
                 self.take(seed, one, whole=True)
         finally:

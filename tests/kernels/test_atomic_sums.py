@@ -115,6 +115,68 @@ def test_packets_of_any_size(ns, n_features):
     agree(gradient(ns, grid, x, counts=COUNTS[0]), gradient(ns, grid, x, ordered=True))
 
 
+@pytest.fixture
+def in_pairs(monkeypatch):
+    """Neighbours are added together on any processor; returns how often two were."""
+    seen, own = [], atomic_sums.AtomicSums._add_pair
+
+    def add_pair(self, *args):
+        seen.append(args)
+        own(self, *args)
+
+    monkeypatch.setattr(atomic_sums, "adds_packets", lambda dtype: True)
+    monkeypatch.setattr(atomic_sums.AtomicSums, "_add_pair", add_pair)
+    return seen
+
+
+@pytest.mark.parametrize("kind, counts", list(zip(KINDS, itertools.cycle(COUNTS))))
+@pytest.mark.parametrize("n_features", [1, 2, 4])
+def test_pairs_give_the_same_gradient(ns, in_pairs, kind, counts, n_features):
+    """Of cubes with entries of up to 8 bytes; everything else is added one by one."""
+    grid, x = make(ns, n_features, **KINDS[kind]), points(ns)
+    tangents = [] if kind == "nearest" else [points(ns, seed=1)]
+    expected = gradient(ns, grid, x, tangents, ordered=True)
+    assert not in_pairs
+    agree(gradient(ns, grid, x, tangents, counts=counts), expected)
+    able = kind not in ("nearest", "simplices") and n_features <= 2
+    assert len(in_pairs) == (4 * 2 if able else 0)  # levels times rows of a cell
+
+
+def test_pairs_of_every_alignment(ns, in_pairs):
+    """Odd and even entries, and the last of a level, whose neighbour is elsewhere."""
+    found = levels(2, [2.0, 4.0, 6.0], 2, 2**3)  # 3 vertices a side; 5 and 7, hashed
+    grid = make(ns, found=found)
+    x = [ns.Float(v) for v in np.random.default_rng(1).uniform(-2, 2, (2, SAMPLES)).astype(np.float32)]
+    agree(gradient(ns, grid, x, counts=[1, 2, 1]), gradient(ns, grid, x, ordered=True))
+    assert in_pairs
+
+
+def test_levels_of_odd_size_are_not_added_in_pairs(ns, in_pairs):
+    grid, x = make(ns, 1, found=levels(2, scales(3, 2, 1.5), 1, 2**5)), points(ns)
+    assert any(level.size % 2 for level in grid.levels)
+    agree(gradient(ns, grid, x, counts=[2, 1, 1]), gradient(ns, grid, x, ordered=True))
+    assert not in_pairs
+
+
+def test_pairs_of_grids_of_lanes(ns, in_pairs):
+    single, x, count = make(ns), points(ns), 3
+    data = np.random.default_rng(5).normal(size=count * dr.width(single.data)).astype(np.float32)
+    which, found = dr.arange(ns.UInt32, SAMPLES) % count, []
+    for options in (dict(counts=[1] * 4), dict(counts=COUNTS[0])):
+        parameters = ns.Float(data)
+        dr.enable_grad(parameters)
+        dr.backward(loss(ns, single.of_lanes(parameters, which).evaluate(x, **options)))
+        found.append(dr.grad(parameters).numpy())
+    assert in_pairs
+    agree(found[1], found[0])
+
+
+def test_which_processors_add_packets(ns, backend, monkeypatch):
+    for gpu, able in ((None, False), (((13, 0), 89), False), (((13, 0), 90), True)):
+        monkeypatch.setattr(atomic_sums.core, "gpu", lambda gpu=gpu: gpu)
+        assert atomic_sums.adds_packets(ns.Float) == (able and backend == "cuda")
+
+
 def test_levels_that_become_coarser(ns):
     grid, x = make(ns, found=levels(2, scales(4, 20, 0.6), 2, 2**9)), points(ns)
     agree(gradient(ns, grid, x, counts=[1, 1, 2, 8]), gradient(ns, grid, x, ordered=True))
@@ -125,7 +187,7 @@ def test_warps_add_to_different_copies(ns):
     grid = make(ns, 1, interpolation="nearest")
     sums = atomic_sums.AtomicSums(grid, [4, 1, 1, 1])
     lane = dr.arange(ns.UInt32, 320)
-    sums.add(0, [ns.Float(lane)], dr.full(ns.UInt32, 3, 320))
+    sums.add([(0, [ns.Float(lane)], dr.full(ns.UInt32, 3, 320))])
     seen = sums.spread.numpy().reshape(4, FOUND[0].size)
     by_warp = lane.numpy().reshape(10, 32).sum(axis=1)
     np.testing.assert_array_equal(seen[:, 3], [by_warp[i::4].sum() for i in range(4)])
