@@ -115,7 +115,14 @@ def test_stacks_of_materials():
             assert f"| {' | '.join(map(str, cells))} | {ratio:.1f} |" in text
         assert f"| {scene['relative_error']:.3f} | {scene['ways']['network']['converged']:.4f} |" in text
         assert f"took {scene['training_s']:.0f} s once its kernels were compiled" in text
-    for scene in results("material_stack-cuda")["scenes"]:
+    gpu = results("material_stack-cuda")
+    costs = {row["what"]: row["ms"] for row in gpu["networks"]}
+    for what, ms in costs.items():
+        assert f"| {what} | {ms:.2f} |" in text or "no biases" in what, what
+    trees = [f"{row['ms']:.2f}" for row in gpu["costs"] if row["kind"] == "tree"]
+    assert f"| stack of 1; 2; 4 | {'; '.join(trees)} |" in text
+    assert 0.08 < 1 - costs["32 x 3, lobes on a grid, neural_path"] / costs["32 x 3, neural_path"] < 0.12
+    for scene in gpu["scenes"]:
         for stack, network in zip(*(scene["ways"][way]["equal_time"] for way in ("stack", "network")), strict=True):
             cells = [scene["layers"], f"{stack['ms']:.1f}"]
             cells += [c for row in (stack, network) for c in (row["spp"], f"{row['relmse']:.4f}")]
