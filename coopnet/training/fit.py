@@ -73,7 +73,7 @@ def fit(
             ``batch``: inside, Dr.Jit 1.5 aborts the process if an array is made from a NumPy array, and Python numbers
             keep the value that they have while ``batch`` is traced. If there are several processes, each draws the
             whole batch, unless ``coopnet.training.by_index`` decorates ``batch``.
-        steps: number of steps in all; when a run is resumed, those before count.
+        steps: number of steps in all, including those before a run was resumed.
         optimizer: a ``drjit.opt`` optimizer without parameters; ``Adam`` if ``None``.
         lr: learning rate, or a function of the step number that is called just before each step (see
             ``coopnet.training.cosine``); 1e-3, or the given optimizer's own, if ``None``.
@@ -90,8 +90,8 @@ def fit(
         penalty: traced code ``field -> array of width 1`` that is added to the loss, such as ``lambda field: 1e-4 *
             coopnet.training.l2_penalty(field)``. ``losses`` of the result do not include it.
         weight_decay: decoupled decay rate :math:`\lambda` (Loshchilov and Hutter 2019): a step also takes
-            :math:`\mathrm{lr} \cdot \lambda A` from every matrix. With an ``AdamW``, its own decay of all parameters,
-            if 0.
+            :math:`\mathrm{lr} \cdot \lambda A` from every matrix. With 0 and an ``AdamW`` as optimizer, the optimizer's
+            own decay applies, to all parameters.
         clip_norm: scale gradients down to this global norm (Pascanu et al. 2013); ``None`` for no limit.
         multipliers: layer name -> factor of its learning rate, 0 to freeze it (see
             ``coopnet.training.layer_multipliers``), such as ``{"layers.0": 0.1, "encoding": 0}``.

@@ -165,7 +165,7 @@ class Step:
                 losses = self.evaluate(drawn, key)
             value = dr.detach(losses)
             if inner is not None and inner.taken:
-                inner.cotangent, inner.share = self.scaled(self.float32(1)), 1 / dr.width(losses)
+                inner.cotangent, inner.share = self.scaled(self.float32(1)), self.weight(losses)
             else:
                 dr.schedule(value)  # so that the kernel of the backward pass writes it, too
                 inner = None
@@ -237,7 +237,11 @@ class Step:
     def roots(self, losses: Any) -> list:
         """The summands that are differentiated: the mean loss and the penalty."""
         # Each loss is differentiated with the weight it has in the mean. A reduction would cost a second forward pass.
-        return [losses * (1 / dr.width(losses)), *([] if self.penalty is None else [self.penalty(self.field)])]
+        return [losses * self.weight(losses), *([] if self.penalty is None else [self.penalty(self.field)])]
+
+    def weight(self, losses: Any) -> float:
+        """The weight of each of ``losses`` in the mean over the batch."""
+        return 1 / dr.width(losses)
 
     def clip(self) -> None:
         """Limit the norm of the gradients, which are still scaled."""

@@ -169,10 +169,14 @@ class SharedStep(Step):
         problem = f"{width} losses for a share of {self.width} of {self.samples} samples"
         hint = "each must belong to a sample of the batch, or of coopnet.training.by_index"
         ensure(width == needed, f"fit: there are {problem}; {needed} are needed: {hint}.")
-        roots = [losses * (1 / self.total)]
+        roots = [losses * self.weight(losses)]
         if self.penalty is not None and self.first:
             roots.append(self.penalty(self.field))
         return roots
+
+    def weight(self, losses: Any) -> float:
+        """The weight in the mean over the batches of all processes."""
+        return 1 / self.total
 
 
 # Frozen functions traverse the global variables that they refer to, at every call. This one refers to none.

@@ -10,6 +10,7 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 import pytest
+from drjit.opt import SGD
 from support.training import make_batch, make_field
 
 import coopnet as cn
@@ -24,6 +25,19 @@ def test_bounds(total, parts):
     found = bounds(total, parts)
     assert [i for lo, hi in found for i in range(lo, hi)] == list(range(total))
     assert len(found) == parts and {hi - lo for lo, hi in found} <= {total // parts, total // parts + 1}
+
+
+def test_losses_inside_a_kernel_have_their_weight_in_the_whole_batch(ns, backend):
+    """A step of SGD is proportional to the gradient, unlike one of Adam."""
+    found = []
+    for group in (None, cn.training.Group(chunks=4)):
+        field = make_field(backend, dropout=0.0)
+        before = field.matrix("network.layers.0.weights")
+        with cn.gradient_path("banks"):
+            cn.fit(field, make_batch(ns), 1, optimizer=SGD(lr=0.5), progress=False, distributed=group)
+        found.append(field.matrix("network.layers.0.weights") - before)
+    assert np.abs(found[0]).max() > 1e-3
+    np.testing.assert_allclose(*found, rtol=2e-2 if backend == "cuda" else 1e-4, atol=1e-4)
 
 
 class Rays:
