@@ -17,12 +17,13 @@ from ..jit.registers import in_order
 from ..random.key import Key
 from . import limits
 from .affine import Affine
+from .chunks import even_size
 from .multipliers import between_kernels
 from .network_op import Plan
 from .ops import Bundle, Op, affine, matrices
 from .products import vectors_together
 from .row_vectors import PACKET, Rows, RowVector, columns, spilled
-from .strategies import kernels_end
+from .strategies import between, kernels_end
 
 
 class ActivationCache:
@@ -207,17 +208,12 @@ def kept_bytes(ops: Sequence[Op]) -> int:
 
 def chunk_size(ops: Sequence[Op], samples: int, itemsize: int, vectors: int = 1) -> int:
     """Samples that are spilled at a time, each with ``vectors`` vectors."""
-    piece = limits.PIECE_SAMPLES
-    limit = max(piece, kept_bytes(ops) // (vectors * bytes_per_sample(ops, itemsize)) // piece * piece)
-    if samples <= limit:
-        return samples
-    chunks = -(-samples // limit)
-    return -(-samples // (chunks * piece)) * piece
+    return even_size(samples, kept_bytes(ops) // (vectors * bytes_per_sample(ops, itemsize)))
 
 
 def kept_outputs(ops: Sequence[Op], unneeded: Sequence[Affine]) -> list[Affine]:
     """The layers of ``ops`` multiplied between kernels in the forward pass, without the ``unneeded`` ones."""
-    return [op for op in affine(ops) if op.weights.shape[0] >= limits.WIDE_LAYER and op not in unneeded]
+    return [op for op in affine(ops) if between(op.weights.shape)[0] and op not in unneeded]
 
 
 def unneeded_outputs(ops: Sequence[Op], leaf: Any, key: Key | None, vectors: int) -> list[Affine]:

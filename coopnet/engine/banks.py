@@ -36,10 +36,10 @@ from ..jit.scopes import symbolic
 from ..random.key import Key
 from . import limits, loop_banks
 from .affine import Affine, Weights
-from .modes import forced_path, warn_stall
+from .modes import warn_stall
 from .network_op import NetworkOp, Plan
 from .ops import Op, Tape, Visit, affine, matrices, rebase
-from .strategies import SCOPES, GradientScope, choose
+from .strategies import SCOPES, GradientScope, choose, spreads
 
 
 def banks_for(samples: int, most: int | None = None, share: int | None = None) -> int:
@@ -167,8 +167,7 @@ class ScopeBankOp(BankOp):
     """
 
     def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None, later: list) -> list:  # type: ignore[override]
-        # On LLVM one accumulator is enough, and selecting one of several would cost more than the network.
-        self.spread = plan.situation.cuda or forced_path() == "banks"
+        self.spread = spreads(plan.situation)
         if not self.spread:
             return super().eval(plan, buffers, xs, key)
         self.plan, self.buffers, self.xs, self.key = plan, buffers, xs, key

@@ -8,6 +8,7 @@ from typing import Any
 import drjit as dr
 
 from ..random.key import Key
+from . import limits
 
 
 class Chunk:
@@ -33,6 +34,13 @@ class Chunk:
         """Write ``parts`` of the chunk to their places in the arrays ``whole``."""
         for target, part in zip(whole, parts, strict=True):
             dr.scatter(target, part, self._place, self.inside, mode=dr.ReduceMode.Permute)
+
+
+def even_size(samples: int, most: int) -> int:
+    """Samples of a chunk if ``most`` fit into memory: all, or whole pieces, about as many in each chunk."""
+    piece = limits.PIECE_SAMPLES
+    count = -(-samples // max(piece, most // piece * piece))
+    return samples if count == 1 else -(-samples // (count * piece)) * piece
 
 
 def chunks(uint32: type, samples: int, size: int, key: Key | None) -> Iterator[tuple[Chunk, Key | None]]:

@@ -16,11 +16,11 @@ from ..jit.native import core
 from ..jit.registers import ALL, in_order, in_separate_blocks
 from ..jit.scopes import frozen, inside_call, symbolic
 from ..random.key import Key
-from . import external_products, limits
+from . import external_products
 from .banks import BankOp, ScopeBankOp
 from .inner_loss import InnerLossOp, inner_loss
 from .modes import forced_path, is_deterministic, only_traced, warn_stall
-from .multipliers import unrolled, with_copies, with_transposed
+from .multipliers import for_backward, unrolled, with_copies, with_transposed
 from .network_op import NetworkOp, Plan, in_room
 from .ops import Bundle, Op, Tape, pullback
 from .ops import evaluate as forward
@@ -29,7 +29,7 @@ from .spill import SpillOp
 from .stack import evaluate as evaluate_lanes
 from .stack import stacked
 from .store import StoreOp, evaluate_between_kernels, slopes
-from .strategies import EVALUATION, GRADIENTS, LOSSES, SLOPES, StepLoss, choose, worth_copies, worth_unrolling
+from .strategies import EVALUATION, GRADIENTS, LOSSES, SLOPES, StepLoss, choose, worth_launching
 
 #: The ways to compute weight gradients that are custom operations of Dr.Jit, by name in :data:`~.strategies.GRADIENTS`.
 OPERATIONS: dict[str, type[NetworkOp]] = {
@@ -120,8 +120,7 @@ def _tangents(s: Situation, components: int) -> int:
 def _in_parts(ops: Sequence[Op], x: Bundle, key: Key | None, most: int, s: Situation) -> Bundle:
     """:func:`evaluate` with at most so many tangents at a time."""
     # In one kernel, OptiX would interleave the parts. If gradients are needed, values are evaluated anyway.
-    attached = s.stacked or s.weights or s.inputs
-    in_kernels_of_their_own = not attached and not s.symbolic and s.samples >= limits.LAUNCHES_SAMPLES
+    in_kernels_of_their_own = not (s.stacked or s.weights or s.inputs) and worth_launching(s)
     parts = []
     for i in range(1, len(x), most):
         parts.append(_evaluate(ops, [x[0], *x[i : i + most]], key))
@@ -178,11 +177,7 @@ def input_gradient(ops: Sequence[Op], x: Any, key: Key | None) -> tuple[Any, lis
 
 
 def _slopes_in_kernel(ops: Sequence[Op], x: Any, key: Key | None, s: Situation) -> tuple[Any, list]:
-    if worth_unrolling(s._replace(weights=True)):
-        ops = unrolled(ops, back=True)
-    elif worth_copies(s):
-        ops = with_copies(ops, back=True)
-    tape = in_room(ops, [x], key)
+    tape = in_room(for_backward(ops, s._replace(weights=True)), [x], key)
     dx = pullback(tape, _ones(x, s), key, True, lambda *_: None)
     assert dx is not None
     return tape.y[0], list(dx[0])

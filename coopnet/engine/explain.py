@@ -11,12 +11,12 @@ from ..checks import shown_bytes
 from ..jit.native import core
 from ..jit.scopes import symbolic
 from .activation_cache import bytes_per_sample, chunk_size, outputs_per_sample
-from .banks import banks_for
+from .banks import banks_for, banks_in_scope
 from .modes import forced_path, is_deterministic
 from .ops import Op
 from .products import library
 from .situation import Network, Situation
-from .strategies import GRADIENTS, choose
+from .strategies import GRADIENTS, choose, spreads
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,7 @@ def explain(ops: Sequence[Op], backend: str, samples: int, frozen: bool, itemsiz
         sample = bytes_per_sample(ops, itemsize) + (outputs_per_sample(ops) if path == "store" and not s.cuda else 0)
         chunks, memory = -(-samples // chunk), chunk * sample
     elif path == "banks":
-        banks = banks_for(samples)
+        in_scope = banks_in_scope(samples) if spreads(s) else 1
+        banks = in_scope if way == "loop banks" else banks_for(samples)
         memory = banks * sum(dr.width(b) * dr.itemsize_v(type(b)) for b in s.network.buffers)
     return Explanation(samples, backend, frozen, path, reason, memory, chunks, banks)

@@ -63,7 +63,7 @@ COPIES_SAMPLES = 512
 
 #: For longer vectors, Dr.Jit lets a GPU's threads use all registers, and one vector fills most of them.
 LONG_VECTOR = registers.LONG
-#: For longer vectors, a kernel for each layer and direction is faster than one that computes tangents.
+#: For longer vectors, a few kernels forward and back are faster than one that computes tangents.
 TANGENT_VECTOR = 96
 #: Most bytes of the matrices of one kernel if activations are kept. The second number is for networks with dropout.
 KERNEL_WEIGHT_BYTES, KERNEL_WEIGHT_BYTES_MASKED = 104 << 10, 44 << 10

@@ -46,8 +46,8 @@ only_traced = Context("only traced", False)
 def deterministic(enabled: bool = True) -> Iterator[None]:
     """Within this context, weight gradients are bitwise reproducible from run to run on CUDA, too.
 
-    They are computed by *spill and multiply* instead of in-kernel atomics, which takes longer and needs memory for the
-    spilled activations. Networks that are differentiated inside symbolic loops or calls raise ``RuntimeError``, because
+    They are computed as products over samples instead of by in-kernel atomics, which takes longer and needs memory for
+    activations. Networks that are differentiated inside symbolic loops or calls raise ``RuntimeError``, because
     their gradients cannot be reproduced. On LLVM, gradients outside loops are always reproducible.
 
     >>> with cn.deterministic():

@@ -25,7 +25,8 @@ from ..jit.uniform import available, uniform
 from . import limits
 from .ops import Op, affine
 from .row_vectors import Rows, RowVector, columns
-from .strategies import Matrix, way_of
+from .situation import Situation
+from .strategies import Matrix, between, way_of, worth_copies, worth_unrolling
 
 
 class Multiplier:
@@ -140,6 +141,15 @@ def with_copies(ops: Sequence[Op], back: bool = False, inputs: bool = True) -> S
     return result
 
 
+def for_backward(ops: Sequence[Op], s: Situation, inputs: bool = True) -> Sequence[Op]:
+    """The same ops as a CPU's kernel with forward and backward pass needs them; ``inputs`` as for
+    :func:`with_copies`.
+    """
+    if worth_unrolling(s):
+        return unrolled(ops, back=True)
+    return with_copies(ops, True, inputs) if worth_copies(s) else ops
+
+
 def with_transposed(ops: Sequence[Op]) -> Sequence[Op]:
     """The same ops with evaluated copies of their transposed matrices for the backward pass, where a copy can be made.
 
@@ -176,7 +186,7 @@ def between_kernels(ops: Sequence[Op]) -> list[Op]:
     """The same ops, with :class:`BetweenKernels` for layers that are large enough; its arrays are evaluated."""
 
     def moved(op: Any) -> Any:
-        return op.multiplied(BetweenKernels(op)) if max(op.weights.shape) >= limits.WIDE_LAYER else op
+        return op.multiplied(BetweenKernels(op)) if any(between(op.weights.shape)) else op
 
     result = [op.map(moved) for op in ops]
     dr.eval([[op.multiplier.entries, op.multiplier.bias] for op in affine(result) if op.multiplier.between_kernels])
@@ -270,7 +280,7 @@ class BetweenKernels(Multiplier):
         buffer = op.weights.buffer
         single, uint32 = dr.float32_array_t(type(buffer)), dr.uint32_array_t(type(buffer))
         self.outputs, self.inputs = m, n
-        self.forth, self.back = m >= limits.WIDE_LAYER, n >= limits.WIDE_LAYER
+        self.forth, self.back = between((m, n))
         self.rows, self.columns, self.bias = columns(m, 4), columns(n, 4), None
         i = dr.arange(uint32, self.rows * self.columns)
         row, column = i // self.columns, i % self.columns

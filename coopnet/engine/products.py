@@ -18,7 +18,7 @@ from . import limits
 from .affine import Affine
 from .row_vectors import SECTOR_VECTORS, Rows
 from .situation import Situation
-from .strategies import MULTIPLIERS, Products, choose
+from .strategies import MULTIPLIERS, Products, caller_multiplies, choose, short_vectors
 
 
 class Product:
@@ -114,8 +114,8 @@ def vectors_together(s: Situation, whole: bool = True) -> int:
     Dr.Jit's own product, and those of long vectors, are bound by arithmetic, so they get no entries that are not
     needed. ``whole``: are the samples not a chunk of a batch, whose product is needed at once?
     """
-    short = s.cuda and s.network.width <= limits.PAIRED_VECTOR
-    return SECTOR_VECTORS if short and who_multiplies(s.backend, whole and s.outside) != "Dr.Jit" else 1
+    able = short_vectors(s) and who_multiplies(s.backend, whole and caller_multiplies(s)) != "Dr.Jit"
+    return SECTOR_VECTORS if able else 1
 
 
 def multiply(pairs: Sequence[tuple[Rows, Rows]]) -> list[Any]:

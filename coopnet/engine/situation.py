@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import drjit as dr
 
-from . import limits
 from .ops import Op, affine, buffers, simple
 
 
@@ -43,11 +42,6 @@ class Network:
     def side(self) -> int:
         """The longest of the matrices' narrower sides."""
         return max((min(shape) for shape in self.shapes), default=0)
-
-    @property
-    def large(self) -> bool:
-        """Does a matrix exceed a CPU's first-level cache in single precision?"""
-        return any(4 * math.prod(shape) > limits.PANELS_BYTES for shape in self.shapes)
 
     @property
     def multiplications(self) -> int:
@@ -119,17 +113,3 @@ class Situation(NamedTuple):
     def terms(self) -> int:
         """Number of outer products in the gradient of each matrix."""
         return self.samples * self.vectors
-
-    @property
-    def outside(self) -> bool:
-        """Will the caller multiply? It does if there is enough work that launching a second function pays."""
-        return self.caller and self.terms * self.network.multiplications >= limits.CUT_MULTIPLICATIONS
-
-    @property
-    def wide(self) -> bool:
-        """Are layers so wide that a CPU multiplies faster between kernels?"""
-        few = self.samples * self.vectors < limits.WIDE_SAMPLES
-        if self.cuda or few or self.network.branches or self.only_traced:
-            return False
-        sides = limits.by_lanes(limits.WIDE_TRAINED if self.weights else limits.WIDE_EVALUATED, self.stored_lanes)
-        return self.network.side >= sides[0 if self.network.piecewise_linear else 1]

@@ -6,8 +6,8 @@ backends, precision we cannot control. Here one fused kernel runs the forward an
 activations and cotangents of each layer to memory, in rows ``(samples, width)``. A matrix product then sums over the
 sample axis, in a fixed order.
 
-At most :data:`~.limits.KEPT_BYTES` bytes are spilled at a time. Larger batches are processed in chunks of one size, by
-the same kernels.
+A limited number of bytes is spilled at a time (:func:`~.activation_cache.kept_bytes`). Larger batches are processed in
+chunks of one size, by the same kernels.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from .activation_cache import ActivationCache, chunk_size, with_bias
 from .affine import Affine
 from .banks import in_use
 from .chunks import chunks
-from .multipliers import unrolled, with_copies
+from .multipliers import for_backward
 from .network_op import NetworkOp, Plan
 from .ops import Op, Store, Tape, matrices
 from .products import Product, Sums, vectors_together, who_multiplies
 from .row_vectors import Rows, spilled
-from .strategies import worth_copies, worth_unrolling
+from .strategies import caller_multiplies
 
 
 class SpillOp(NetworkOp):
@@ -42,9 +42,7 @@ class SpillOp(NetworkOp):
     def prepared(self, ops: Sequence[Op]) -> tuple[Sequence[Op], Store | None]:
         # Copies for the backward pass are made here, too. Made later, they would launch a kernel for what the caller
         # has scheduled meanwhile.
-        if worth_unrolling(self.plan.situation):
-            return unrolled(ops, True), None
-        return with_copies(ops, True, self.plan.wants_x) if worth_copies(self.plan.situation) else ops, None
+        return for_backward(ops, self.plan.situation, self.plan.wants_x), None
 
     def pull_back(self, dys: list, samples: int) -> tuple[list, list | None]:
         # the cache serves one backward pass; another one through the same graph computes activations again
@@ -58,7 +56,7 @@ class SpillOp(NetworkOp):
         else:
             products, dxs = self._whole(dys, samples, cache)
             s, caller = self.plan.situation, external_products.innermost()
-            outside = caller is not None and caller.open and s.outside and caller.knows(self.plan.buffers)
+            outside = caller is not None and caller.open and caller_multiplies(s) and caller.knows(self.plan.buffers)
             if caller is not None and who_multiplies(s.backend, outside) == "caller":
                 caller.leave(products)
                 return dxs, None

@@ -19,7 +19,7 @@ from ..random.key import Key
 from . import limits
 from .activation_cache import ActivationCache
 from .affine import Affine
-from .chunks import chunks
+from .chunks import chunks, even_size
 from .multipliers import between_kernels, with_transposed
 from .network_op import Plan
 from .ops import Bundle, Op, Store, affine
@@ -78,10 +78,10 @@ def evaluate_between_kernels(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
     ops = between_kernels(plan.ops)
     xs, samples = flat(x), plan.situation.samples
     shapes = [op.weights.shape for op in affine(ops) if op.multiplier.between_kernels]
-    size, piece = sum(4 * (columns(n, 4) + columns(m, 4)) for m, n in shapes), limits.PIECE_SAMPLES
-    limit = max(piece, limits.WIDE_BYTES // (len(x) * size) // piece * piece)
+    each = len(x) * sum(4 * (columns(n, 4) + columns(m, 4)) for m, n in shapes)
+    size = even_size(samples, limits.WIDE_BYTES // each)
     sample = batch_sample(xs, samples)
-    if samples <= limit:
+    if size == samples:
         dr.schedule(sample)  # for the first kernel; the others read rows, whose number is a constant
         y = plan.evaluate(ops, xs, key, _ending_kernels(samples)).flat()
         dr.eval(y)
@@ -89,8 +89,8 @@ def evaluate_between_kernels(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
         return plan.split(y)
     dr.eval(xs, sample)
     y = []
-    for chunk, part in chunks(dr.uint32_array_t(x[0].type), samples, limit, key):
-        outputs = plan.evaluate(ops, [chunk.part(v) for v in xs], part, _ending_kernels(limit)).flat()
+    for chunk, part in chunks(dr.uint32_array_t(x[0].type), samples, size, key):
+        outputs = plan.evaluate(ops, [chunk.part(v) for v in xs], part, _ending_kernels(size)).flat()
         y = y or [dr.empty(type(v), samples) for v in outputs]
         chunk.put(y, outputs)
         dr.eval(y)

@@ -62,6 +62,43 @@ def long_vectors(s: Situation) -> bool:
     return s.network.width > limits.LONG_VECTOR
 
 
+def wide(s: Situation) -> bool:
+    """Are layers so wide that a CPU multiplies faster between kernels?"""
+    if s.cuda or s.terms < limits.WIDE_SAMPLES or s.network.branches or s.only_traced:
+        return False
+    sides = limits.by_lanes(limits.WIDE_TRAINED if s.weights else limits.WIDE_EVALUATED, s.stored_lanes)
+    return s.network.side >= sides[0 if s.network.piecewise_linear else 1]
+
+
+def between(shape: tuple[int, int]) -> tuple[bool, bool]:
+    """Is a matrix of this ``shape`` multiplied between kernels, forward and back? With few components, a kernel is as
+    fast.
+    """
+    return shape[0] >= limits.WIDE_LAYER, shape[1] >= limits.WIDE_LAYER
+
+
+def short_vectors(s: Situation) -> bool:
+    """Are vectors so short that a GPU's products over samples are bound by memory?"""
+    return s.cuda and s.network.width <= limits.PAIRED_VECTOR
+
+
+def spreads(s: Situation) -> bool:
+    """Are there several banks in a symbolic scope? On CPUs one is enough: selecting one would cost more than the
+    network.
+    """
+    return s.cuda or s.forced == "banks"
+
+
+def caller_multiplies(s: Situation) -> bool:
+    """Will the caller multiply? It does if there is enough work that launching a second function pays."""
+    return s.caller and s.terms * s.network.multiplications >= limits.CUT_MULTIPLICATIONS
+
+
+def worth_launching(s: Situation) -> bool:
+    """Do several kernels instead of one pay on a GPU?"""
+    return s.samples >= limits.LAUNCHES_SAMPLES and not s.symbolic
+
+
 def kernels_end(s: Situation) -> list:
     """The layers with whose inputs a GPU's kernel ends, if activations are kept; none on a CPU.
 
@@ -121,16 +158,16 @@ GRADIENTS = (
     ),
     *(Row(way, functools.partial(_forced, way), _ASKED) for way in PATHS[1:]),
     Row("spill", worth_unrolling, _UNROLLED),
-    Row("store", lambda s: s.wide, "wide layers are multiplied faster between kernels than in one"),
+    Row("store", wide, "wide layers are multiplied faster between kernels than in one"),
     Row("spill", lambda s: not s.cuda, "matrix products are the fastest way on the CPU, and reproducible"),
-    Row("store", lambda s: s.deterministic and s.network.width > limits.LONG_VECTOR, _ORDER),
+    Row("store", lambda s: s.deterministic and long_vectors(s), _ORDER),
     Row("spill", lambda s: s.deterministic, _ORDER),
     Row(
-        "store", lambda s: s.outside and s.network.layouts_known and long_vectors(s),
+        "store", lambda s: caller_multiplies(s) and s.network.layouts_known and long_vectors(s),
         "such long vectors exceed the registers of one kernel",
     ),
     Row(
-        "store", lambda s: s.outside and s.network.layouts_known and few_runs(s),
+        "store", lambda s: caller_multiplies(s) and s.network.layouts_known and few_runs(s),
         "the run is too short to make up for compiling outer products, which takes seconds",
     ),
     Row(
@@ -141,16 +178,27 @@ GRADIENTS = (
         "banks", lambda s: not s.network.layouts_known,
         "spilling needs the packed layout of every matrix, and one is not known",
     ),
-    Row("store", lambda s: s.network.width > limits.LONG_VECTOR, _TRACING),
+    Row("store", long_vectors, _TRACING),
     Row("spill", _always, _TRACING),
 )  # fmt: skip
 
 # ---- How is a network evaluated if its weights need no gradient? --------------------------------------------------
 
 
+def large(rows: int, columns: int, itemsize: int) -> bool:
+    """Does a matrix exceed a CPU's first-level cache?"""
+    return rows * columns * itemsize > limits.PANELS_BYTES
+
+
 def worth_copies(s: Situation) -> bool:
     """Are there enough samples for copies of matrices, in the order in which they are read, to pay?"""
     return not s.cuda and not s.symbolic and s.samples >= limits.COPIES_SAMPLES
+
+
+def worth_panels(s: Situation) -> bool:
+    """Are there enough samples for copies of matrices, and matrices of which a copy is read faster?"""
+    found = any(large(rows, columns, 4) for rows, columns in s.network.shapes)
+    return worth_copies(s) and s.lanes < limits.WIDE_LANES and found
 
 
 EVALUATION = (
@@ -162,11 +210,11 @@ EVALUATION = (
     Row("kernel", lambda s: s.inputs, "Dr.Jit differentiates by the input"),
     Row("unrolled", worth_unrolling, _UNROLLED),
     Row(
-        "between kernels", lambda s: s.wide and not s.symbolic,
+        "between kernels", lambda s: wide(s) and not s.symbolic,
         "wide layers are multiplied faster between kernels",
     ),
     Row(
-        "copies", lambda s: worth_copies(s) and s.lanes < limits.WIDE_LANES and s.network.large,
+        "copies", worth_panels,
         "for this many samples, it pays to copy matrices in the order in which they are read",
     ),
     Row("kernel", _always, "all layers are part of the surrounding kernel"),
@@ -180,16 +228,16 @@ def evaluates_again(s: Situation) -> bool:
 
     Copies of the matrices have to be evaluated first.
     """
-    network, launches = s.network, s.samples >= limits.LAUNCHES_SAMPLES and not s.symbolic
+    network = s.network
     few = len(network.layers) <= limits.EVALUATED_AGAIN and not network.branches
-    return launches and few and long_vectors(s) and network.layouts_known
+    return worth_launching(s) and few and long_vectors(s) and network.layouts_known
 
 
 SLOPES = (
     Row("tangents", lambda s: s.stacked, "several fields are in one kernel; their gradients will be differentiated"),
     Row("kernel", lambda s: worth_unrolling(s._replace(weights=True)), _UNROLLED),
     Row(
-        "between kernels", lambda s: s.wide and s.room and not s.symbolic,
+        "between kernels", lambda s: wide(s) and s.room and not s.symbolic,
         "wide layers are multiplied faster between kernels",
     ),
     Row("kernel", lambda s: not s.cuda, "going back costs as much as one evaluation"),
@@ -203,8 +251,8 @@ SLOPES = (
     ),
     Row("tangents", lambda s: s.network.piecewise_linear, "slopes are zeros and ones: tangents take few registers"),
     Row(
-        "tangents", lambda s: s.symbolic or s.samples < limits.LAUNCHES_SAMPLES,
-        "separate kernels for each layer are impossible here, or not worth launching",
+        "tangents", lambda s: not worth_launching(s),
+        "several kernels are impossible here, or not worth launching",
     ),
     Row("kernels", lambda s: s.room, "two vectors of such a wide layer exceed the registers of one kernel"),
     Row("tangents", _always, "there is too little memory for activations"),
@@ -242,8 +290,8 @@ class Matrix(NamedTuple):
 
 
 def panels(m: Matrix) -> bool:
-    large = m.rows * m.columns * m.itemsize > limits.PANELS_BYTES and m.rows >= limits.PANELS_ROWS
-    return m.copies and m.lanes < limits.WIDE_LANES and large
+    pays = m.rows >= limits.PANELS_ROWS and large(m.rows, m.columns, m.itemsize)
+    return m.copies and m.lanes < limits.WIDE_LANES and pays
 
 
 MATRICES = (

@@ -62,8 +62,8 @@ def _request(value: Any, view: Any) -> Any:
     with dr.suspend_grad():
         element, size = dr.detach(value), LONG + 8
         product, *_ = drnn.matvec(_reshaped(view, 8, size), drnn.CoopVec([element] * size))
-        never = dr.uint32_array_t(type(value))(element < 1) == 2
-    return dr.select(never, product, value)
+        impossible = dr.uint32_array_t(type(value))(element < 1) == 2  # the compiler knows it
+    return dr.select(impossible, product, value)
 
 
 def _reshaped(view: Any, rows: int, columns: int) -> Any:

@@ -39,8 +39,7 @@ PACKET, CAPABILITY = 16, 90
 
 def adds_packets(dtype: type) -> bool:
     """Does the processor add to several neighbouring numbers of this type by one instruction?"""
-    gpu = core.gpu()
-    return dr.backend_v(dtype) == dr.JitBackend.CUDA and gpu is not None and gpu[1] >= CAPABILITY
+    return dr.backend_v(dtype) == dr.JitBackend.CUDA and core.compute_capability() >= CAPABILITY
 
 
 def in_pairs(grid: Any) -> bool:
@@ -86,7 +85,7 @@ class AtomicSums:
         for level, n in zip(grid.levels, counts, strict=True):
             self.starts.append(self.room)
             self.room += n * level.size if n > 1 else 0
-        self.grids = dr.width(grid.data) // (grid.levels[-1].end * grid.n_features)
+        self.grids = grid.grids
         self.sums = dr.zeros(grid.dtype, dr.width(grid.data))
         self.spread = dr.zeros(grid.dtype, self.grids * self.room * grid.n_features)
         self.in_pairs = in_pairs(grid)

@@ -139,6 +139,11 @@ class FeatureGrid:
         return split(dr.custom(op, lambda: (self, counts), self.data, *inputs, flat(bundle)), len(bundle))
 
     @property
+    def grids(self) -> int:
+        """Number of grids side by side in the parameters."""
+        return dr.width(self.data) // (self.levels[-1].end * self.n_features)
+
+    @property
     def vertices(self) -> int:
         """Number of vertices of a cell between which a level interpolates."""
         cube = 1 if self.interpolation == "nearest" else 2**self.dimension
@@ -151,9 +156,8 @@ class FeatureGrid:
         """
         if samples < SAMPLES or dr.backend_v(self.dtype) == dr.JitBackend.LLVM:
             return [1] * len(self.levels)
-        grids = dr.width(self.data) // (self.levels[-1].end * self.n_features)
         packet = self.n_features * dr.itemsize_v(self.dtype)
-        return copies([grids * level.size for level in self.levels], samples * self.vertices, packet)
+        return copies([self.grids * level.size for level in self.levels], samples * self.vertices, packet)
 
     def interpolate(self, data: Any, coordinates: list, tangents: Sequence[list]) -> list[list]:
         """:meth:`evaluate` for other parameters ``data``; their gradient, if any, is summed with atomics."""
@@ -320,6 +324,7 @@ class _FixedPointOp(_ParametersOp):
         scale = scales[0]
         if self.tangents:  # each level has its own scale
             entry = dr.arange(dr.uint32_array_t(grid.dtype), dr.width(grid.data)) // grid.n_features
+            entry %= grid.levels[-1].end  # of any of several grids side by side
             scale = grid.dtype(1)
             for place, s in zip(grid.levels, scales, strict=True):
                 scale = dr.select(entry >= place.offset, s, scale)

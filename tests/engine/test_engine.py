@@ -34,7 +34,9 @@ from coopnet.engine.strategies import (
     Matrix,
     Products,
     StepLoss,
+    caller_multiplies,
     choose,
+    wide,
     worth_unrolling,
 )  # fmt: skip
 from coopnet.nn.sequential import known_ops, segments
@@ -697,7 +699,7 @@ def test_what_is_chosen_from(ns, backend, chosen):
     assert one.backend == dr.backend_v(net["weights"]) and (one.terms, two.terms) == (7, 21)
     assert one.network.width == 8 and one.network.layouts_known == (backend == "cuda") and not one.network.dropout
     assert one.weights and not (
-        one.symbolic or one.in_call or one.frozen or one.outside or one.wide or one.deterministic
+        one.symbolic or one.in_call or one.frozen or caller_multiplies(one) or wide(one) or one.deterministic
     )
     assert (one.forced, two.forced, two.deterministic, one.runs) == ("auto", "spill", True, 0)
 

@@ -7,6 +7,7 @@ from support.training import make_batch, make_field
 
 import coopnet as cn
 from coopnet.engine import ExternalProducts, products
+from coopnet.engine.strategies import caller_multiplies
 from coopnet.training.step import Options, Step
 
 pytestmark = pytest.mark.usefixtures("several_threads")
@@ -166,7 +167,7 @@ def test_operands_are_not_kept(ns, backend, halves):
 
 def test_small_steps_stay_in_one(ns, backend, chosen):
     train(ns, backend, steps=3)
-    assert chosen and not any(s.outside for s, _ in chosen)
+    assert chosen and not any(caller_multiplies(s) for s, _ in chosen)
 
 
 def test_networks_know_when_they_choose(ns, backend, halves, chosen):
@@ -176,10 +177,10 @@ def test_networks_know_when_they_choose(ns, backend, halves, chosen):
         chosen.clear()
         train(ns, backend, steps=7)
         trained = [s for s, _ in chosen if s.weights]
-        assert trained and all(s.outside == cut and s.runs == 7 and s.frozen for s in trained)
+        assert trained and all(caller_multiplies(s) == cut and s.runs == 7 and s.frozen for s in trained)
     chosen.clear()
     make_field(backend)([ns.Float(0.5), ns.Float(0.5)])
-    assert not chosen[0][0].outside
+    assert not caller_multiplies(chosen[0][0])
 
 
 def test_gradients_that_are_wanted_at_once(ns, backend, halves):

@@ -172,8 +172,8 @@ def test_pairs_of_grids_of_lanes(ns, in_pairs):
 
 
 def test_which_processors_add_packets(ns, backend, monkeypatch):
-    for gpu, able in ((None, False), (((13, 0), 89), False), (((13, 0), 90), True)):
-        monkeypatch.setattr(atomic_sums.core, "gpu", lambda gpu=gpu: gpu)
+    for capability, able in ((89, False), (90, True)):
+        monkeypatch.setattr(atomic_sums.core, "compute_capability", lambda capability=capability: capability)
         assert atomic_sums.adds_packets(ns.Float) == (able and backend == "cuda")
 
 

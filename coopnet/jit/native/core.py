@@ -44,7 +44,14 @@ def gpu() -> tuple[tuple[int, ...], int] | None:
     return tuple(dr.detail.cuda_version()), dr.detail.cuda_compute_capability()
 
 
-@functools.lru_cache(maxsize=8)
+def compute_capability() -> int:
+    """That of the GPU, see :func:`gpu`. There must be one; unlike there, nothing is waited for."""
+    import drjit as dr
+
+    return dr.detail.cuda_compute_capability()
+
+
+@functools.cache
 def function(symbol: str) -> Any:
     """The function that libdrjit-core exports as ``symbol``, or ``None``."""
     import drjit
