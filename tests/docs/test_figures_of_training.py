@@ -223,4 +223,4 @@ def test_small_batches_and_other_libraries():
     ]
     assert own["config_hash/stratified"] < theirs
     assert "hash grid in about nine tenths of coopnet's time" in sentences_of("limits")
-    assert "trains in about nine tenths of coopnet's time" in sentences_of("coming_from/tiny_cuda_nn")
+    assert "own sample trains in about nine tenths of coopnet's time" in sentences_of("coming_from/tiny_cuda_nn")
