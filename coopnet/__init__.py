@@ -30,6 +30,7 @@ below
 :mod:`.backend`          LLVM and CUDA: finding them, and moving between them
 :mod:`.jit`              all code that relies on undocumented behaviour of Dr.Jit
 :mod:`.checks`           checks of arguments
+:mod:`.context`          values that hold in a ``with`` block
 :mod:`.reference`        reference implementations in NumPy
 :mod:`.version`          the version
 :mod:`.deprecation`      warnings for public names that will be removed

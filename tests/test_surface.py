@@ -114,11 +114,12 @@ def test_import_needs_drjit_and_numpy_only():
 # A room may import what its arrows lead to, at once or by way of others; who asks for a backend may be any of them.
 ARROWS = {
     "checks": "",
+    "context": "",
     "version": "",
     "command": "",
     "deprecation": "checks",
     "reference": "",
-    "jit": "checks",
+    "jit": "checks context",
     "backend": "jit checks version",
     "random": "jit checks",
     "kernels": "random",

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import importlib
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+from ..context import Context
 from ..jit.native import core, cuda
 from . import llvm
 from .llvm import MIN_LLVM, VARIABLE
@@ -37,17 +35,8 @@ class BackendError(RuntimeError):
 
 
 _known: dict[Any, str] = {}  # results of require() by its argument
-_preferred: contextvars.ContextVar[str | None] = contextvars.ContextVar("backend", default=None)
-
-
-@contextlib.contextmanager
-def preferring(backend: str) -> Iterator[None]:
-    """A context in which ``"auto"`` means ``backend``."""
-    token = _preferred.set(backend)
-    try:
-        yield
-    finally:
-        _preferred.reset(token)
+#: ``with preferring(backend)``: ``"auto"`` means ``backend``.
+preferring = Context("backend")
 
 
 def require(backend: Any = "auto") -> str:
@@ -61,7 +50,7 @@ def require(backend: Any = "auto") -> str:
     True
     """
     auto = isinstance(backend, str) and backend == "auto"
-    if auto and (preferred := _preferred.get()) is not None:
+    if auto and (preferred := preferring.get()) is not None:
         return preferred
     try:
         return _known[backend]

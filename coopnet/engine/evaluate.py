@@ -10,7 +10,7 @@ import drjit.nn as drnn
 
 from ..jit.constants import computed, varying, vector
 from ..jit.deferred import outside
-from ..jit.kinds import UnpackedVector, flat, packed, split
+from ..jit.kinds import UnpackedVector, flat, of_width, packed, split
 from ..jit.masks import unmasked
 from ..jit.native import core
 from ..jit.registers import ALL, in_order, in_separate_blocks
@@ -144,7 +144,7 @@ def _widened(x: Bundle, samples: int) -> Bundle:
         parts = list(one)
         if all(dr.width(v) == samples for v in parts):
             return one
-        return UnpackedVector(v if dr.width(v) == samples else v + dr.zeros(type(v), samples) for v in parts)
+        return UnpackedVector(of_width(v, samples) for v in parts)
 
     return [wide(one) for one in x]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import drjit as dr
 
-from .modes import Context
+from ..context import Context
 from .products import Product, Sums, library, multiply
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import drjit as dr
 
+from ..context import Context
 from ..jit.lanes import live
 from .banks import BankOp
-from .modes import Context
 from .ops import Op, Tape
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import drjit as dr
 
+from ..context import Context
 from ..jit.scopes import frozen
 from . import limits
-from .modes import Context
 
 
 class LoopBanks:

@@ -1,37 +1,19 @@
-"""Contexts that change how gradients are computed, and their base class."""
+"""Contexts that change how gradients are computed."""
 
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
 
 from ..checks import check_choice, check_flag
+from ..context import Context
 from . import limits
 
 #: The names of the ways to compute weight gradients.
 PATHS = ("auto", "spill", "store", "banks", "builtin")
-
-
-class Context:
-    """A value that holds in a ``with`` block of one thread. The innermost block determines it."""
-
-    def __init__(self, name: str, default: Any = None):
-        self._variable = contextvars.ContextVar(name, default=default)
-        #: Returns the value.
-        self.get = self._variable.get
-
-    @contextlib.contextmanager
-    def __call__(self, value: Any) -> Iterator[None]:
-        token = self._variable.set(value)
-        try:
-            yield
-        finally:
-            self._variable.reset(token)
 
 
 _deterministic, _path = Context("deterministic", False), Context("path", "auto")

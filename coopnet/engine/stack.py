@@ -15,11 +15,11 @@ from typing import Any
 import drjit as dr
 
 from ..checks import ensure
-from ..jit.kinds import flat
+from ..context import Context
+from ..jit.kinds import flat, of_width
 from ..jit.scopes import symbolic
 from ..random.key import Key
 from .banks import BankOp
-from .modes import Context
 from .network_op import Plan
 from .ops import Bundle, Op, rebase
 
@@ -66,7 +66,7 @@ def evaluate(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
     samples = max(dr.width(v) for v in xs)
     wrong = f"a network {_OF_LANES} is evaluated at {samples} samples, where there are {lanes} lanes"
     ensure(samples in (1, lanes), wrong, StackError)
-    xs = [v if dr.width(v) == lanes else v + dr.zeros(type(v), lanes) for v in xs]
+    xs = [of_width(v, lanes) for v in xs]
     return plan.split(dr.custom(StackOp, plan, [stack.of(b) for b in plan.buffers], xs, key))
 
 

@@ -7,34 +7,24 @@ new number of samples. So code here adds a product of such an array. Checked wit
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import drjit as dr
 
+from ..context import Context
 from .scopes import frozen
 
-_known: contextvars.ContextVar[bool] = contextvars.ContextVar("batch size known", default=False)
-
-
-@contextlib.contextmanager
-def batch_size_known(known: bool = True) -> Iterator[None]:
-    """A context in a frozen function. ``known``: does its caller record it again for another batch size?"""
-    token = _known.set(known)
-    try:
-        yield
-    finally:
-        _known.reset(token)
+#: ``with batch_size_known(known)``, in a frozen function: does its caller record it again for another batch size?
+batch_size_known = Context("batch size known", False)
 
 
 def batch_sample(vectors: Sequence[Any], samples: int) -> Any:
-    """An array for :func:`pin_batch_size`; ``None`` if nothing is recorded, or within ``batch_size_known()``.
+    """An array for :func:`pin_batch_size`; ``None`` if nothing is recorded, or within ``batch_size_known(True)``.
 
     Evaluate it together with ``vectors``, some of which have an entry per sample.
     """
-    return summed(vectors, samples) if frozen() and not _known.get() else None
+    return summed(vectors, samples) if frozen() and not batch_size_known.get() else None
 
 
 def summed(vectors: Sequence[Any], samples: int) -> Any:

@@ -155,6 +155,11 @@ def in_kernels(x: Any, where: str, single: bool = False) -> tuple[str, type]:
     return found, leaf
 
 
+def of_width(v: Any, lanes: int) -> Any:
+    """``v`` with ``lanes`` entries: one number may stand for all."""
+    return v if dr.width(v) == lanes else v + dr.zeros(type(v), lanes)
+
+
 def even(parts: list) -> list:
     """``parts``; those with one lane that track gradients are broadcast to the width of the others.
 
@@ -164,7 +169,7 @@ def even(parts: list) -> list:
     lanes = max(dr.width(v) for v in parts)
     if lanes == 1:
         return parts
-    return [v + dr.zeros(type(v), lanes) if dr.width(v) == 1 and dr.grad_enabled(v) else v for v in parts]
+    return [of_width(v, lanes) if dr.grad_enabled(v) else v for v in parts]
 
 
 _SUFFIX = {

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..jit.batch_size import pin_batch_size
 from ..jit.kernel_parameters import kernel_parameter
+from ..jit.kinds import of_width
 from ..jit.masks import unmasked
 from ..jit.scopes import frozen
 from ..random.philox import philox4x32
@@ -134,27 +135,22 @@ class _Projection(dr.CustomOp):
     def _apply(self, signs: Signs, x: Any) -> Any:
         n = self.samples
         if not isinstance(x, list):
-            return _flat(signs, _full(x, n * signs.depth), n)
+            return _flat(signs, of_width(x, n * signs.depth), n)
         leaf = type(x[0])
         if frozen():
-            sample = _accumulator(leaf)(_full(x[0], n)) + 1
+            sample = _accumulator(leaf)(of_width(x[0], n)) + 1
             dr.eval(sample)
             pin_batch_size(sample)
         lane = dr.arange(dr.uint32_array_t(leaf), n)
         flat = dr.empty(leaf, len(x) * n)
         for i, v in enumerate(x):
-            dr.scatter(flat, _full(v, n), lane + i * n, mode=dr.ReduceMode.Permute)
+            dr.scatter(flat, of_width(v, n), lane + i * n, mode=dr.ReduceMode.Permute)
         y = _flat(signs, flat, n)
         dr.eval(y)
         return [dr.gather(leaf, y, lane + i * n) for i in range(signs.rows)]
 
     def name(self) -> str:
         return "SparseProjection"
-
-
-def _full(v: Any, width: int) -> Any:
-    """``v`` with ``width`` entries: gradients may be one number for all."""
-    return v if dr.width(v) == width else v + dr.zeros(type(v), width)
 
 
 def _accumulator(leaf: type) -> type:

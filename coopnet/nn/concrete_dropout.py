@@ -6,13 +6,13 @@ import copy
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 import drjit as dr
 import drjit.nn as drnn
 
 from ..checks import check, check_above, check_int, check_type, ensure, is_number
+from ..context import Context
 from ..jit import kinds
 from ..jit.scopes import symbolic
 from ..jit.unpacked import Unpacked
@@ -26,7 +26,7 @@ from .parameters import parameters
 from .tangents import linear_jvp
 from .tree import children
 
-_relaxing: ContextVar[bool] = ContextVar("relaxing", default=False)
+_relaxing = Context("relaxing", False)
 
 
 @contextmanager
@@ -35,11 +35,8 @@ def relaxed_as(arrays: Sequence[Any]) -> Iterator[None]:
 
     It is for evaluations with detached parameters, whose gradient is computed by another evaluation.
     """
-    token = _relaxing.set(_relaxing.get() or any(v.array.index_ad != 0 for v in arrays))
-    try:
+    with _relaxing(_relaxing.get() or any(v.array.index_ad != 0 for v in arrays)):
         yield
-    finally:
-        _relaxing.reset(token)
 
 
 class _Words(Law):

@@ -65,8 +65,7 @@ def of_all_lanes(bundle: list) -> list:
     parts = [list(vector) for vector in bundle]
     lanes = max(dr.width(v) for v in kinds.flat(parts))
     return [
-        rebuilt([v if dr.width(v) == lanes else v + dr.zeros(type(v), lanes) for v in part], vector)
-        for part, vector in zip(parts, bundle, strict=True)
+        rebuilt([kinds.of_width(v, lanes) for v in part], vector) for part, vector in zip(parts, bundle, strict=True)
     ]
 
 

@@ -90,7 +90,4 @@ def pair(drawn: Any, field: NeuralField, where: str, what: str) -> tuple[list, l
     count = len(targets)
     ensure(count == outputs, f"{where}: {what} targets with {count} components, but the field has {outputs} outputs.")
     samples = max(dr.width(v) for v in (*coordinates, *targets))
-    wide = [
-        [v if dr.width(v) == samples else v + dr.zeros(type(v), samples) for v in p] for p in (coordinates, targets)
-    ]
-    return wide[0], wide[1]
+    return [kinds.of_width(v, samples) for v in coordinates], [kinds.of_width(v, samples) for v in targets]
