@@ -18,6 +18,7 @@ import numpy as np
 from ..engine import ExternalProducts, deterministic, gradient_path, leaving
 from ..engine.modes import forced_path, is_deterministic
 from ..field import NeuralField
+from ..jit.captures import text_key
 from ..jit.kinds import nested
 from ..jit.owned import owned
 from ..jit.unpacked import Unpacked
@@ -113,7 +114,7 @@ class Program:
 
     def _pull(self, at: Point, dy: Any, v: Any, needs_grad: Sequence[bool]) -> list[Any]:
         tangent, dx, gradients, operands, external = self._pulled(
-            self, self._hidden, tuple(at), dy, v, tuple(needs_grad)
+            self, self._hidden, tuple(at), dy, v, tuple(needs_grad), text_key(*needs_grad)
         )
         if external is not None:
             gradients = self._finished(self, self._hidden, gradients, external.multiply(operands), external)
@@ -232,8 +233,8 @@ def _value(program: Any, hidden: list, at: tuple) -> Any:
     return program.trace_value(Point(*at))
 
 
-def _pulled(program: Any, hidden: list, at: tuple, *args: Any) -> Any:
-    return program.trace_pullback(Point(*at), *args)
+def _pulled(program: Any, hidden: list, at: tuple, dy: Any, v: Any, needs_grad: tuple, key: str) -> Any:
+    return program.trace_pullback(Point(*at), dy, v, needs_grad)
 
 
 def _finished(program: Any, hidden: list, *args: Any) -> Any:

@@ -1,7 +1,7 @@
 """Arrays that functions refer to but do not get as arguments.
 
-Relies on results of ``state_fn`` of ``dr.freeze`` being inputs of the recording, and on numbers in a tuple being part
-of its key. Checked with Dr.Jit 1.5.0.
+Relies on results of ``state_fn`` of ``dr.freeze`` being inputs of the recording, and on new strings being part of its
+key. Checked with Dr.Jit 1.5.0.
 """
 
 from __future__ import annotations
@@ -44,7 +44,25 @@ class Captures:
         walk.visit(*self.functions)
         if self.barren is None:
             self.barren = walk.barren
-        return [*_companions(walk.found), *walk.found, tuple(_widths(walk.found))]
+        key = text_key(*_widths(walk.found), *_numbers(walk.found))
+        return [*_companions(walk.found), *walk.found, key]
+
+
+def text_key(*values: Any) -> str:
+    """``values`` as part of the key of a frozen function: a new string.
+
+    Dr.Jit visits each Python object once. Of a ``bool`` or small ``int`` that occurs anywhere among the inputs before,
+    such as in a network's settings, it keeps only that it is there, and not which one it is.
+    """
+    return f"key {values!r}"
+
+
+def _numbers(found: list) -> Iterator[Any]:
+    """The numbers directly in lists, tuples and dictionaries."""
+    for value in found:
+        if isinstance(value, (list, tuple, dict)):
+            parts = value.values() if isinstance(value, dict) else value
+            yield [part for part in parts if part is None or isinstance(part, (int, float, str))]
 
 
 class _Walk:

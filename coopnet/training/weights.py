@@ -58,7 +58,8 @@ def l1_penalty(net: Module, biases: bool = False) -> Any:
 def _penalty(where: str, net: Any, biases: bool, of: Callable[[Any], Any]) -> Any:
     def part(p: Parameter) -> Any:
         flat = p.storage.array
-        values = dr.gather(type(flat), flat, p.places(), mode=dr.ReduceMode.Permute)
+        # not Permute, whose derivative would overwrite what others have added to the gradient
+        values = dr.gather(type(flat), flat, p.places(), mode=dr.ReduceMode.NoConflicts)
         return dr.sum(of(dr.float32_array_t(type(values))(values)))
 
     return reduce(add, map(part, _chosen(where, net, biases)))

@@ -232,6 +232,21 @@ def test_nothing_is_computed_that_nobody_asks_for(backend, device, monkeypatch):
     assert asked == [[False, True, True], [True] * 3, [True, False, False], [False, True, False], [False, True, False]]
 
 
+@pytest.mark.parametrize("first, then", [("encoding", "encoding network"), ("x", "x network"), ("x network", "x")])
+def test_what_needs_gradients_may_change(backend, device, first, then):
+    """Which parameters do is part of a recording's key."""
+    module, x = Module(gridded(backend)), points(20, 2, device)
+    for asked in (first, then):
+        for name, parameter in module.named_parameters():
+            parameter.requires_grad_(name.split(".")[0] in asked.split())
+            parameter.grad = None
+        at = x.clone().requires_grad_("x" in asked.split())
+        module(at).square().sum().backward()
+        assert (at.grad is not None) == at.requires_grad
+        for name, parameter in module.named_parameters():
+            assert (parameter.grad is not None) == parameter.requires_grad, (asked, name)
+
+
 def test_outputs_and_gradients_may_be_changed_in_place(backend, device):
     module = Module(smooth(backend))
     x = points(9, 3, device).requires_grad_()

@@ -17,11 +17,11 @@ def test_objects_without_arrays_are_looked_into_once(ns):
 
     data, plot = SimpleNamespace(table=ns.Float(1)), Plot()
     captures = Captures(lambda key: (data, plot, key), None)
-    found, widths = captures()
-    assert found is data.table and widths == (1,) and plot.looked == 1
+    found, key = captures()
+    assert found is data.table and key == "key (1,)" and plot.looked == 1
     data.table = ns.Float([2, 3])  # an array is looked up anew
-    found, widths = captures()
-    assert found is data.table and widths == (2,) and plot.looked == 1
+    found, key = captures()
+    assert found is data.table and key == "key (2,)" and plot.looked == 1
 
 
 #: What :class:`Draw` looks up.

@@ -11,6 +11,7 @@ from drjit.opt import Optimizer
 from ...checks import ensure
 from ...engine import ExternalProducts
 from ...field import NeuralField
+from ...jit.captures import text_key
 from ...jit.optimizers import values
 from ...random.key import Key
 from .. import limits
@@ -90,22 +91,26 @@ class SharedStep(Step):
         """The gradients of samples ``lo`` to ``hi``."""
         start = dr.opaque(self.uint32, lo)
         first = lo == 0 or self.penalty is None  # without a penalty, one recording serves all chunks
-        result, gradients, operands, external = self.frozen(self, seed, number, start, hi - lo, first)
+        self.width, self.first = hi - lo, first
+        key = text_key(self.width, self.first)
+        result, gradients, operands, external = self.frozen(self, seed, number, start, key)
         return (
             result if external is None else self.joined(self, result, gradients, external.multiply(operands), external)
         )
 
     # ---- frozen functions ---------------------------------------------------
 
-    def take(self, seed: Any, number: Any, start: Any, width: int, first: bool) -> tuple:  # type: ignore[override]
-        """The first part of a step, of ``width`` samples from number ``start`` on.
+    def take(self, seed: Any, number: Any, start: Any, key: str) -> tuple:  # type: ignore[override]
+        """The first part of a step, of ``self.width`` samples from number ``start`` on; ``key`` tells recordings apart.
 
         Returns the buffer, or the arguments with which :meth:`join` makes it: the sum of losses, the gradients so far,
         operands of products, and instructions for them.
         """
         self.push()
-        self.width, self.first = width, first
-        value, external = self.differentiate(Key(seed, dr.arange(self.uint32, width) + start, number))
+        # a single process that has the whole batch has no numbers of samples: losses may be fewer or more than samples
+        alone = (self.group.chunks or self.group.size) == 1
+        index = None if alone else dr.arange(self.uint32, self.width) + start
+        value, external = self.differentiate(Key(seed, index, number))
         loss = self.float32(dr.sum(value))
         gradients = self.taken_gradients()
         if external is None or not external.entries:
