@@ -2,7 +2,10 @@
 
 from types import SimpleNamespace
 
-from coopnet.jit.captures import Captures
+import drjit as dr
+
+import coopnet as cn
+from coopnet.jit.captures import Captures, text_key
 
 
 def test_objects_without_arrays_are_looked_into_once(ns):
@@ -22,6 +25,19 @@ def test_objects_without_arrays_are_looked_into_once(ns):
     data.table = ns.Float([2, 3])  # an array is looked up anew
     found, key = captures()
     assert found is data.table and key == "key (2,)" and plot.looked == 1
+
+
+def test_new_strings_are_part_of_the_key_of_a_frozen_function(ns, backend):
+    """Bools and small numbers are not, if both values occur in an argument before."""
+    field = cn.NeuralField(None, cn.MLP(2, 1, width=8, depth=1, bias=True)).build(backend, seed=1)
+
+    @dr.freeze
+    def scaled(field, x, flag):
+        return x * (2 if flag == text_key(True) else 1)
+
+    x = ns.Float(1, 2)
+    found = [scaled(field, x, text_key(flag)).numpy().tolist() for flag in (True, False, True)]
+    assert found == [[2, 4], [1, 2], [2, 4]]
 
 
 #: What :class:`Draw` looks up.
