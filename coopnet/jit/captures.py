@@ -44,8 +44,7 @@ class Captures:
         walk.visit(*self.functions)
         if self.barren is None:
             self.barren = walk.barren
-        key = text_key(*_widths(walk.found), *_numbers(walk.found))
-        return [*_companions(walk.found), *walk.found, key]
+        return [*_companions(walk.found), *walk.found, text_key(*_facts(walk.found))]
 
 
 def text_key(*values: Any) -> str:
@@ -55,14 +54,6 @@ def text_key(*values: Any) -> str:
     such as in a network's settings, it keeps only that it is there, and not which one it is.
     """
     return f"key {values!r}"
-
-
-def _numbers(found: list) -> Iterator[Any]:
-    """The numbers directly in lists, tuples and dictionaries."""
-    for value in found:
-        if isinstance(value, (list, tuple, dict)):
-            parts = value.values() if isinstance(value, dict) else value
-            yield [part for part in parts if part is None or isinstance(part, (int, float, str))]
 
 
 class _Walk:
@@ -108,17 +99,19 @@ class _Walk:
                 self.visit(value.__call__)
 
 
-def _widths(value: Any) -> Iterator[int]:
-    """The numbers of entries of all arrays in ``value``, in a fixed order."""
+def _facts(value: Any) -> Iterator[Any]:
+    """The numbers of entries of all arrays in ``value``, and all numbers and strings, in a fixed order."""
     if isinstance(value, dr.ArrayBase):
         yield dr.width(value)
+    elif value is None or isinstance(value, (int, float, str)):
+        yield value
     elif isinstance(value, dict):
-        yield from _widths(list(value.values()))
+        yield from _facts(list(value.values()))
     elif isinstance(value, (list, tuple)):
         for part in value:
-            yield from _widths(part)
+            yield from _facts(part)
     elif fields := getattr(value, "DRJIT_STRUCT", None):
-        yield from _widths([getattr(value, name, None) for name in fields])
+        yield from _facts([getattr(value, name, None) for name in fields])
 
 
 def _companions(captured: list) -> list:

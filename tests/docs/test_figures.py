@@ -194,6 +194,7 @@ def test_sentences_with_figures():
         if r["peer"] == "drjit-coop" and r["mode"] == "train" and r["width"] in (32, 64) and 12 <= r["log2_batch"] <= 16
     ]
     times = [e["wall_ms"] for e in results("training-steps-cuda")]
+    assert len(times) == 5
     compiled = sorted(t["coopnet"] / t["torch-compile"] for t in times)
     assert max(t["coopnet"] / t["torch"] for t in times) < 1  # as docs/limits.md says
     measured = [e["wall_ms"] for e in results("training-steps-llvm") if "torch" in e["wall_ms"]]

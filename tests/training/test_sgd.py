@@ -87,18 +87,26 @@ def test_one_loss_for_the_batch_of_a_single_process(ns, backend):
     np.testing.assert_allclose(found[2], found[0], rtol=2e-2 if backend == "cuda" else 1e-5)
 
 
+class Settings:
+    DRJIT_STRUCT = {"which": object}
+
+
 @pytest.mark.parametrize("before, after", [(False, True), (1, 2), (2, 1), ("a", "b"), (1.5, 2.5)])
-def test_numbers_in_dictionaries_that_change(ns, backend, before, after):
+@pytest.mark.parametrize("kind", ["dictionary", "object"])
+def test_numbers_that_change(ns, backend, kind, before, after):
     """They are among the inputs of a recorded step, although the field has the same numbers as settings."""
-    field, config = build(backend, bias=True), {"which": before}
+    field, settings = build(backend, bias=True), Settings()
+    settings.which = before
+    held = settings.__dict__ if kind == "dictionary" else settings
 
     def rate(step):
-        config["which"] = before if step < 2 else after
+        settings.which = before if step < 2 else after
         return 0.0
 
     def batch(key):
         x = cn.uniform(2, key, ns.Float, 64)
-        return x, [x[0] * (10 if config["which"] == after else 1)]
+        which = held["which"] if kind == "dictionary" else held.which
+        return x, [x[0] * (10 if which == after else 1)]
 
     losses = cn.fit(field, batch, 4, lr=rate, progress=False).losses
     assert min(losses[2:]) > 20 * max(losses[:2])

@@ -36,6 +36,7 @@ class SharedStep(Step):
     ):  # fmt: skip
         super().__init__(field, optimizer, batch, options)
         self.replicas, self.group = replicas, replicas.group
+        self.parts = self.group.chunks or self.group.size  # of a batch, in all processes
         self.joined = dr.freeze(_join)
         self.sizes = {name: dr.width(value.array) for name, value in self.field.items()}
         self.size = sum(self.sizes.values()) + 1
@@ -47,7 +48,7 @@ class SharedStep(Step):
         """Share batches that have ``total`` losses among the processes."""
         self.samples = samples_by_index(self.batch) or total
         self.total, self.each = total, total // self.samples
-        parts, size = self.group.chunks or self.group.size, self.group.size
+        parts, size = self.parts, self.group.size
         valid = self.each * self.samples == total
         ensure(
             valid, f"fit: a batch of {self.samples} samples by_index has {total} losses; as many for each are needed."
@@ -107,9 +108,8 @@ class SharedStep(Step):
         operands of products, and instructions for them.
         """
         self.push()
-        # a single process that has the whole batch has no numbers of samples: losses may be fewer or more than samples
-        alone = (self.group.chunks or self.group.size) == 1
-        index = None if alone else dr.arange(self.uint32, self.width) + start
+        # where nothing is shared, there may be fewer or more losses than samples, and they do not tell the samples
+        index = dr.arange(self.uint32, self.width) + start if self.parts > 1 else None
         value, external = self.differentiate(Key(seed, index, number))
         loss = self.float32(dr.sum(value))
         gradients = self.taken_gradients()
