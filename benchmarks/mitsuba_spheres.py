@@ -118,7 +118,7 @@ def scene(materials: list, size: int, spp: int, reorder: bool = True) -> Any:
 # ---- rows -----------------------------------------------------------------------------------------------------------
 
 #: Name -> (materials, integrator, what else: ``evaluated`` calls, ``gradient``, ``reorder``, ``frozen``; ``mixed``:
-#: without what keeps two networks of one callable apart on CUDA).
+#: without what keeps two networks of one call, loop or conditional apart on CUDA).
 PICTURES: dict[str, Row] = {
     "path, analytic": (analytic, "path", {}),
     "neural_path, analytic": (analytic, "neural_path", {}),
@@ -154,6 +154,12 @@ ABLATIONS: dict[str, Row] = {
     "neural_path, four networks, no reordering": (lambda: neural(4), "neural_path", {"reorder": False}),
     "neural_path, one network, branch": (lambda: neural(1), "neural_path", {"networks": "branch"}),
     "neural_path, four networks, branch": (lambda: neural(4), "neural_path", {"networks": "branch"}),
+    "neural_path, one network, branch, mixed": (
+        lambda: neural(1), "neural_path", {"networks": "branch", "mixed": True},
+    ),
+    "neural_path, four networks, branch, mixed": (
+        lambda: neural(4), "neural_path", {"networks": "branch", "mixed": True},
+    ),
     "neural_path, one network, mask": (lambda: neural(1), "neural_path", {"networks": "mask"}),
     "neural_path, four networks, mask": (lambda: neural(4), "neural_path", {"networks": "mask"}),
     "neural_path, one network, call": (lambda: neural(1), "neural_path", {"networks": "call"}),

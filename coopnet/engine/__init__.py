@@ -14,8 +14,9 @@ how it is run
 :mod:`.limits`                measured constants
 :mod:`.explain`               which strategy would be chosen, and why
 :mod:`.modes`                 ``deterministic()``, ``gradient_path()``, contexts of a thread
-ways to compute weight gradients
+ways to compute gradients
 :mod:`.network_op`            their base class
+:mod:`.input_op`              with respect to the input alone, on a CPU
 :mod:`.banks`                 in the kernel, added up in several buffers
 :mod:`.inner_loss`            in the kernel, with the loss between forward and backward pass
 :mod:`.loop_banks`            for ``dr.backward`` within a loop

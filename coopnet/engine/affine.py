@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import drjit.nn as drnn
 
+from ..jit.constants import zero
 from ..jit.unpacked import Constant
 from ..random.key import Key
 from .multipliers import IN_KERNEL, Multiplier
@@ -68,8 +69,15 @@ class Affine(Op):
         return [self.multiplier.transposed(self, d, len(record.x[0])) for d in dy] if wanted else None
 
     def jvp(self, record: Record, moving: Affine, dx: Bundle, key: Key | None) -> Bundle:
-        pairs = enumerate(zip(dx, record.x, strict=True))
-        return [self.product(d, False) + moving.product(x, i == 0) for i, (d, x) in pairs]
+        products = [self.product(d, False) for d in dx]
+        if moving.still():
+            return products
+        return [p + moving.product(x, i == 0) for i, (p, x) in enumerate(zip(products, record.x, strict=True))]
+
+    def still(self) -> bool:
+        """Are these the tangents of weights that have none?"""
+        views = (self.weights, self.bias)
+        return all(v is None or zero(v.buffer) for v in views)
 
     def map(self, function: Callable[[Any], Any]) -> Op:
         return function(self)

@@ -19,6 +19,7 @@ from ..random.key import Key
 from . import external_products
 from .banks import BankOp, ScopeBankOp
 from .inner_loss import InnerLossOp, inner_loss
+from .input_op import InputOp
 from .modes import forced_path, is_deterministic, only_traced, warn_stall
 from .multipliers import for_backward, unrolled, with_copies, with_transposed
 from .network_op import NetworkOp, Plan, in_room
@@ -31,12 +32,13 @@ from .stack import stacked
 from .store import StoreOp, evaluate_between_kernels, slopes
 from .strategies import EVALUATION, GRADIENTS, LOSSES, SLOPES, StepLoss, choose, worth_launching
 
-#: The ways to compute weight gradients that are custom operations of Dr.Jit, by name in :data:`~.strategies.GRADIENTS`.
+#: The ways that are custom operations of Dr.Jit, by name in :data:`~.strategies.GRADIENTS` and ``EVALUATION``.
 OPERATIONS: dict[str, type[NetworkOp]] = {
     "spill": SpillOp,
     "store": StoreOp,
     "banks": BankOp,
     "loop banks": ScopeBankOp,
+    "kernel and way back": InputOp,
 }
 
 

@@ -1,4 +1,4 @@
-"""Base class of all ways to compute weight gradients: a network as a differentiable operation of Dr.Jit."""
+"""Base class of our ways to compute gradients: a network as a differentiable operation of Dr.Jit."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Plan:
 
 
 class NetworkOp(dr.CustomOp):
-    """Evaluates a list of ops; subclasses compute the weight gradients.
+    """Evaluates a list of ops; subclasses compute the gradients.
 
     Inputs and outputs are lists of arrays because ``dr.custom`` drops the gradient of a ``CoopVec``.
 

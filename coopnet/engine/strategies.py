@@ -197,15 +197,27 @@ def worth_copies(s: Situation) -> bool:
 
 def worth_panels(s: Situation) -> bool:
     """Are there enough samples for copies of matrices, and matrices of which a copy is read faster?"""
-    found = any(large(rows, columns, 4) for rows, columns in s.network.shapes)
-    return worth_copies(s) and s.lanes < limits.WIDE_LANES and found
+    return worth_copies(s) and s.lanes < limits.WIDE_LANES and _any_large(s)
+
+
+def _any_large(s: Situation) -> bool:
+    return any(large(rows, columns, 4) for rows, columns in s.network.shapes)
+
+
+def worth_going_back(s: Situation) -> bool:
+    """Is the input's gradient on a CPU faster from copies of transposed matrices than by Dr.Jit?"""
+    return s.inputs and (worth_unrolling(s._replace(weights=True)) or (worth_copies(s) and _any_large(s)))
 
 
 EVALUATION = (
     Row("lanes", lambda s: s.stacked, "each lane has the parameters of its own field"),
     Row(
-        "separate blocks", lambda s: s.cuda and s.in_call and not s.inputs,
-        "OptiX would interleave the networks of a call and keep all their vectors in registers",
+        "separate blocks", lambda s: s.cuda and s.symbolic and not s.inputs,
+        "OptiX would interleave the networks of a loop, conditional or call and keep all their vectors in registers",
+    ),
+    Row(
+        "kernel and way back", worth_going_back,
+        "the input's gradient is faster from copies of transposed matrices, unrolled if the function is recorded",
     ),
     Row("kernel", lambda s: s.inputs, "Dr.Jit differentiates by the input"),
     Row("unrolled", worth_unrolling, _UNROLLED),

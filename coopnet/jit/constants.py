@@ -56,3 +56,8 @@ def varying(bundle: Sequence[Any]) -> list[Any]:
 def constant(value: Any) -> bool:
     """Is the array a literal, the same number in every lane?"""
     return dr.detach(value).state == dr.VarState.Literal
+
+
+def zero(value: Any) -> bool:
+    """Is the array a literal 0?"""
+    return constant(value) and dr.detach(value)[0] == 0

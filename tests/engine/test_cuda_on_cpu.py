@@ -870,4 +870,37 @@ def test_networks_in_calls_are_kept_apart_on_cuda(llvm, monkeypatch, dropout, li
         outside = nets[0](drnn.CoopVec([v * 1 for v in x]), None)
     assert len(kept) == 4 and literal == bool(np.isfinite(wanted).all())
     np.testing.assert_array_equal(got, wanted)
-    assert len(outside) == len(wanted) // 2 and len(kept) == 4  # what is in no call stays as it is
+    assert len(outside) == len(wanted) // 2 and len(kept) == 4  # outside symbolic code, networks stay as they are
+
+
+@pytest.mark.parametrize("scope", ["loop", "conditional", "conditional in a loop"])
+def test_networks_in_loops_and_conditionals_are_kept_apart_on_cuda(llvm, monkeypatch, scope):
+    nets = [network(llvm, dropout=0.4)[0] for _ in range(2)]
+    keep, kept = registers.in_separate_blocks, []
+    monkeypatch.setattr(networks, "in_separate_blocks", lambda f, xs: kept.append(len(xs)) or keep(f, xs))
+    x = [llvm.Float(numbers(50, seed=i)) for i in range(3)]
+    lane = dr.arange(llvm.UInt32, 50)
+
+    def both(y, turn):
+        key = cn.Key(3, lane, turn)
+        v = drnn.CoopVec([a + y for a in x])
+        (first, *_), (second, *_) = nets[0](v, key), nets[1](v, key)
+        return first + second
+
+    def body(turn, y):
+        if scope == "loop":
+            return turn + 1, both(y, turn)
+        return turn + 1, dr.if_stmt((y, turn), lane % 3 == turn, both, lambda y, _: y, mode="symbolic")
+
+    def run():
+        if scope == "conditional":
+            return body(llvm.UInt32(1), llvm.Float(0))[1].numpy()
+        state = llvm.UInt32(0), dr.zeros(llvm.Float, 50)
+        return dr.while_loop(state, lambda turn, _: turn < 3, body, mode="symbolic")[1].numpy()
+
+    wanted = run()
+    assert not kept
+    with as_cuda(networks):
+        got = run()
+    assert len(kept) >= 2
+    np.testing.assert_array_equal(got, wanted)

@@ -1,0 +1,24 @@
+"""The gradient with respect to the input on a CPU, if the weights need none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..jit.lanes import live, only
+from .multipliers import for_backward
+from .network_op import NetworkOp
+from .ops import Op, Store
+
+
+class InputOp(NetworkOp):
+    """Goes back with the multipliers of weight gradients. Dr.Jit's own derivative reads matrices against their order.
+
+    The surrounding kernel contains both passes.
+    """
+
+    def prepared(self, ops: Sequence[Op]) -> tuple[Sequence[Op], Store | None]:
+        return for_backward(ops, self.plan.situation._replace(weights=True)), None
+
+    def pull_back(self, dys: list, samples: int) -> tuple[list, list | None]:
+        # masked lanes have cotangents of 0, but their derivatives may be infinite
+        return only(live(dys), self.plan.pullback(self.taped(), dys, self.key, lambda *_: None)), None
