@@ -113,7 +113,7 @@ def test_tangents_of_weights_that_are_constants(backend, ns, tangent):
     dr.enable_grad(x[0])
     dr.set_grad(x[0], 1)
     found = dr.forward_to(field(x)[0]).numpy()
-    step = 2.0**-7
+    step = 2.0**-4 if backend == "cuda" else 2.0**-7  # half precision rounds values to 2^-11
 
     def value(turn):
         other = network(backend, activation="tanh")
