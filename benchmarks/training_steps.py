@@ -143,6 +143,7 @@ def by_torch(backend: str, width: int, samples: int, dropout: float, compiled: b
         return torch.nn.functional.mse_loss(y.float(), target)
 
     if compiled:
+        torch._dynamo.reset()  # it compiles a function anew for eight sizes only
         loss = torch.compile(loss, dynamic=False, mode="reduce-overhead" if cuda else None)
 
     def take() -> None:

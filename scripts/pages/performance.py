@@ -31,6 +31,7 @@ SCRIPTS = {
     "outer-products": "benchmarks/outer_products.py",
     "networks-haswell": "benchmarks/networks.py",
     "training-steps-haswell": "benchmarks/training_steps.py",
+    "whole-jobs-h200": "benchmarks/whole_jobs.py",
     "side-by-side": "benchmarks/side_by_side.py",
     "statistics": "benchmarks/mask_statistics.py",
     "export-gallery": "scripts/draw_export_gallery.py",
