@@ -6,6 +6,7 @@ against given targets. coopnet's functions are frozen (``dr.freeze``), as a user
 
 - ``forward``: an evaluation without gradients;
 - ``gradient``: the loss and the gradients of all weights;
+- ``input gradient``: the gradient of a loss with respect to the inputs, with fixed weights;
 - ``step``: the same and Adam; ``step, dropout``: the same with dropout 0.1 behind every hidden layer.
 
 Every peer has a process of its own, one works at a time, and they take turns of a few calls. A turn's time is that of
@@ -30,7 +31,7 @@ from typing import Any
 import common
 
 N_IN, N_OUT, DEPTH, RATE, DROPOUT = 16, 3, 3, 1e-3, 0.1
-TASKS = ("forward", "gradient", "step", "step, dropout")
+TASKS = ("forward", "gradient", "input gradient", "step", "step, dropout")
 PEERS = ("coopnet", "torch")
 #: Seconds that a turn takes, and calls of it at least.
 SECONDS, CALLS = 0.15, 2
@@ -61,6 +62,13 @@ def by_coopnet(task: str, width: int, samples: int) -> Callable[[], Any]:
         return field(x)
 
     @dr.freeze
+    def input_gradient(field: Any, x: list, t: list) -> Any:
+        x = [Float(v) for v in x]
+        dr.enable_grad(x)
+        dr.backward(loss(field, x, t, None))
+        return dr.grad(x)
+
+    @dr.freeze
     def gradient(field: Any, opt: Any, x: list, t: list) -> Any:
         field.update(opt)
         value = loss(field, x, t, None)
@@ -80,6 +88,8 @@ def by_coopnet(task: str, width: int, samples: int) -> Callable[[], Any]:
     def call() -> None:
         if task == "forward":
             found = forward(field, x)
+        elif task == "input gradient":
+            found = input_gradient(field, x, t)
         elif task == "gradient":
             found = gradient(field, opt, x, t)
         else:
@@ -100,13 +110,16 @@ def by_torch(task: str, width: int, samples: int) -> Callable[[], Any]:
         layers += [nn.Linear(i, o, bias=False), nn.ReLU()] + ([nn.Dropout(DROPOUT)] if dropout else [])
     net = nn.Sequential(*layers[: -2 if dropout else -1])
     x, t = torch.rand(samples, N_IN), torch.rand(samples, N_OUT)
-    parameters = list(net.parameters())
+    inputs = x.clone().requires_grad_()
+    parameters = [p.requires_grad_(task != "input gradient") for p in net.parameters()]
     optimizer = torch.optim.Adam(parameters, lr=RATE, fused=True)
 
     def call() -> None:
         if task == "forward":
             with torch.inference_mode():
                 net(x)
+        elif task == "input gradient":
+            torch.autograd.grad(nn.functional.mse_loss(net(inputs), t), inputs)
         elif task == "gradient":
             torch.autograd.grad(nn.functional.mse_loss(net(x), t), parameters)
         else:
