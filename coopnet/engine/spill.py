@@ -55,12 +55,16 @@ class SpillOp(NetworkOp):
             dxs = self._in_chunks(dys, samples, chunk, sums)
         else:
             products, dxs = self._whole(dys, samples, cache)
+            if not self.plan.situation.weights:
+                return dxs, None
             s, caller = self.plan.situation, external_products.innermost()
             outside = caller is not None and caller.open and caller_multiplies(s) and caller.knows(self.plan.buffers)
             if caller is not None and who_multiplies(s.backend, outside) == "caller":
                 caller.leave(products)
                 return dxs, None
             sums.compute(products)
+        if not self.plan.situation.weights:
+            return dxs, None
         gradients = [sums.gradient(buffer.index, buffer) for buffer in self.buffers]
         dr.eval(gradients)
         return dxs, gradients
@@ -80,7 +84,7 @@ class SpillOp(NetworkOp):
         outputs = [] if self.tape is None or s.cuda or s.caller else self.tape.flat()
         together = vectors_together(s)
         products, dxs = spill(self.plan, self.ops, self.taped(), dys, self.key, samples, together, vectors=vectors)
-        sample = batch_sample(vectors, samples)
+        sample = batch_sample(vectors or [*dys, *self.xs], samples)
         dr.eval([p.numbers() for p in products], dxs, sample, outputs)
         pin_batch_size(sample)
         return products, dxs
@@ -118,6 +122,8 @@ def back_from(
         dr.make_opaque(dys[0])
     tape = plan.evaluate(cache.ops, xs, key, cache.reader())
     products, dxs = spill(plan, cache.ops, tape, dys, key, cache.samples, cache.together, cache)
+    if cache.between_kernels:
+        dxs = only(live(dys), cache.marked(dxs))
     dr.eval([p.cotangent.numbers for p in products], dxs)
     return products, dxs
 
@@ -128,9 +134,10 @@ def spill(
 ) -> tuple[list[Product], list]:  # fmt: skip
     """Trace the backward pass with its spilling; returns operands of the products and the input's gradient.
 
-    Arrays with an entry per sample are appended to ``vectors``, for :func:`batch_sample`.
+    There are no products if weights need no gradients. Arrays with an entry per sample are appended to ``vectors``, for
+    :func:`batch_sample`.
     """
-    products: list[Product] = []
+    products, weights = list[Product](), plan.situation.weights
     # Cached activations are finite, so piecewise linear functions need no mask: they map cotangents of 0 to 0.
     mask = None if cache is not None and plan.situation.network.piecewise_linear else live(dys)
 
@@ -139,10 +146,14 @@ def spill(
             in_rows = op.multiplier.takes_cotangent(dy)
             rows = dy.rows if in_rows else Rows(list(dy) if mask is None else only(mask, list(dy)), samples)
             dr.eval(rows.numbers)
-            products.append(Product(op, rows, x.rows, "matrix"))
-            if biased and op.bias is not None:
+            if weights:
+                products.append(Product(op, rows, x.rows, "matrix"))
+            if weights and biased and op.bias is not None:
                 products.append(Product(op, rows.of(rows.numbers), cache.ones(rows), "bias"))
             return cache.vector(rows, dy.type, len(dy))
+        ends = cache is not None and cache.ends(op)
+        if not weights and not ends:
+            return None
         cotangents = list(dy) if mask is None else only(mask, list(dy))
         if cache is not None:
             activation = x.rows
@@ -152,8 +163,9 @@ def spill(
             if vectors is not None:
                 vectors.extend([cotangents[0], activations[0]])
         rows = Rows(cotangents, samples, together)
-        products.append(Product(op, rows, activation))
-        if cache is None or not cache.ends(op):
+        if weights:
+            products.append(Product(op, rows, activation))
+        if cache is None or not ends:
             return None
         # the next kernel goes on from the rows, as in the forward pass
         dr.eval(rows.numbers)

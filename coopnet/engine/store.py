@@ -67,7 +67,7 @@ def slopes(plan: Plan, x: Any, key: Key | None) -> tuple[Any, list] | None:
         return None
     y = cache.filled(plan.evaluate(cache.ops, xs, key, cache.write).flat())
     _, dx = back_from(cache, plan, xs, [dr.full(type(y[0]), 1, cache.samples)], key)
-    return drnn.CoopVec(y), cache.marked(dx) if cache.between_kernels else dx
+    return drnn.CoopVec(y), dx
 
 
 def evaluate_between_kernels(plan: Plan, x: Bundle, key: Key | None) -> Bundle:

@@ -216,6 +216,10 @@ EVALUATION = (
         "OptiX would interleave the networks of a loop, conditional or call and keep all their vectors in registers",
     ),
     Row(
+        "store", lambda s: s.inputs and wide(s) and not s.symbolic,
+        "wide layers are multiplied faster between kernels, forward and back",
+    ),
+    Row(
         "kernel and way back", worth_going_back,
         "the input's gradient is faster from copies of transposed matrices, unrolled if the function is recorded",
     ),

@@ -57,6 +57,30 @@ def test_equal_to_derivatives_of_drjit(backend, ns, set_limits, chosen, how, act
         np.testing.assert_allclose(a, b, rtol=0, atol=(2e-2 if backend == "cuda" else 1e-5) * np.abs(b).max())
 
 
+@pytest.mark.parametrize("how", [backward, forward])
+@pytest.mark.parametrize("kept", [1 << 30, 1 << 14])
+@pytest.mark.parametrize("activation, dropout", [("relu", 0.3), ("gelu", 0.0)])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_wide_layers_between_kernels(ns, backend, set_limits, chosen, how, kept, activation, dropout, frozen):
+    """Also in chunks, if activations of all samples take too much memory. No gradients of weights are computed."""
+    if backend == "cuda":
+        pytest.skip("this way is one of CPUs")
+    set_limits(WIDE_EVALUATED={8: (40, 40)}, WIDE_TRAINED={8: (40, 40)}, WIDE_SAMPLES=1, KEPT_BYTES=kept)
+    field, key = network(backend, 40, activation, dropout), cn.Key(3, step=2) if dropout else None
+
+    def run(field, x):
+        return how(ns, field, x, key)
+
+    found = (dr.freeze(run) if frozen else run)(field, points(ns))
+    dr.eval(found)
+    assert {way for s, way in chosen if s.inputs} == {"store"}
+    set_limits(WIDE_SAMPLES=1 << 30, COPIES_SAMPLES=1 << 30)
+    expected = run(field, points(ns))
+    dr.eval(expected)
+    for a, b in zip((v.numpy() for v in found), (v.numpy() for v in expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * np.abs(b).max())
+
+
 def test_against_finite_differences(backend, ns, set_limits, chosen):
     if backend == "cuda":
         pytest.skip("this way is one of CPUs")
