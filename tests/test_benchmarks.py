@@ -218,7 +218,7 @@ def test_own_steps(backend, tmp_path):
     sizes = ["--widths", 16, "--log2-samples", 6, "--peers", "coopnet", "--turns", 1]
     run("own_steps.py", "--backend", backend, *sizes, "--out", tmp_path)
     rows = json.loads((tmp_path / "own-steps-llvm.json").read_text())["results"]
-    assert [row["task"] for row in rows] == ["forward", "gradient", "step", "step, dropout"]
+    assert [row["task"] for row in rows] == ["forward", "gradient", "input gradient", "step", "step, dropout"]
     assert all(row[time]["coopnet"] > 0 for row in rows for time in ("wall_ms", "cpu_ms"))
 
 
