@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import coopnet as cn
+from coopnet.engine import multipliers
 
 N = 70
 
@@ -147,3 +148,15 @@ def test_tangents_of_weights_that_are_constants(backend, ns, tangent):
 
     expected = (value(1) - value(-1)) / (2 * step)
     np.testing.assert_allclose(found, expected, atol=(0.2 if backend == "cuda" else 2e-2) * np.abs(expected).max())
+
+
+def test_code_without_loops_is_as_long_as_for_training(backend, ns, set_limits, monkeypatch):
+    """Both passes count. Longer code is not unrolled, even if the forward pass alone would be."""
+    if backend == "cuda":
+        pytest.skip("this way is one of CPUs")
+    set_limits(UNROLLED_SAMPLES=1, COPIES_SAMPLES=1, UNROLLED_TRAINED={8: (1, 1)}, UNROLLED_EVALUATED={8: (9**9, 9**9)})
+    field, called = network(backend, 136), []
+    unrolled = multipliers.unrolled
+    monkeypatch.setattr(multipliers, "unrolled", lambda *given, **more: called.append(1) or unrolled(*given, **more))
+    dr.eval(dr.freeze(lambda field, x: backward(ns, field, x, None))(field, points(ns)))
+    assert not called
