@@ -92,6 +92,12 @@ def pytest_unconfigure():
     gc.unfreeze()
 
 
+@pytest.fixture(scope="session")
+def llvm():
+    """Dr.Jit's module of differentiable types of the CPU: for what only the CPU has, or moves between backends."""
+    return backends.namespace("llvm")
+
+
 @pytest.fixture
 def set_limits(monkeypatch):
     """Constants of the engine and of training for one test: ``set_limits(KEPT_BYTES=1000)``."""

@@ -165,11 +165,11 @@ def input_gradient(ops: Sequence[Op], x: Any, key: Key | None) -> tuple[Any, lis
         x: its input, a ``CoopVec`` or :class:`UnpackedVector`.
     """
     # weights may have gradients enabled, but the results are not differentiated
-    s = situation_of(ops, [x])._replace(weights=False)
+    s = situation_of(ops, [x])._replace(weights=False, inputs=True)
     with unmasked(x.type):
         way, _ = choose(SLOPES, s)
         if way in ("between kernels", "kernels"):
-            result = slopes(Plan(s._replace(inputs=True)), x, key)
+            result = slopes(Plan(s), x, key)
             if result is not None:
                 return result
             way, _ = choose(SLOPES, s._replace(room=False))
@@ -179,7 +179,7 @@ def input_gradient(ops: Sequence[Op], x: Any, key: Key | None) -> tuple[Any, lis
 
 
 def _slopes_in_kernel(ops: Sequence[Op], x: Any, key: Key | None, s: Situation) -> tuple[Any, list]:
-    tape = in_room(for_backward(ops, s._replace(weights=True)), [x], key)
+    tape = in_room(for_backward(ops, s), [x], key)
     dx = pullback(tape, _ones(x, s), key, True, lambda *_: None)
     assert dx is not None
     return tape.y[0], list(dx[0])

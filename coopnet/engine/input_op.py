@@ -17,7 +17,7 @@ class InputOp(NetworkOp):
     """
 
     def prepared(self, ops: Sequence[Op]) -> tuple[Sequence[Op], Store | None]:
-        return for_backward(ops, self.plan.situation._replace(weights=True)), None
+        return for_backward(ops, self.plan.situation), None
 
     def pull_back(self, dys: list, samples: int) -> tuple[list, list | None]:
         # masked lanes have cotangents of 0, but their derivatives may be infinite

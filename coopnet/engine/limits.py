@@ -48,7 +48,7 @@ PANELS_BYTES = 48 << 10
 #: Fewest rows of a matrix in panels, and most rows of a panel.
 PANELS_ROWS, PANEL_ROWS = 16, 64
 #: By the lanes of a CPU's vectors: most multiplications for a sample in a network whose matrices are unrolled in
-#: recorded functions, if it is evaluated, and, forward and back together, if weights are trained. The first number is
+#: recorded functions, if it is evaluated, and, forward and back together, if it is differentiated. The first number is
 #: for piecewise linear activations. Some thousands compile in a second. Longer code gains nothing, or takes too long.
 UNROLLED_EVALUATED = {8: (12_000, 12_000), 16: (40_000, 40_000)}
 UNROLLED_TRAINED = {8: (20_000, 12_000), 16: (20_000, 20_000)}

@@ -55,11 +55,9 @@ class SpillOp(NetworkOp):
             dxs = self._in_chunks(dys, samples, chunk, sums)
         else:
             products, dxs = self._whole(dys, samples, cache)
-            if not self.plan.situation.weights:
-                return dxs, None
             s, caller = self.plan.situation, external_products.innermost()
             outside = caller is not None and caller.open and caller_multiplies(s) and caller.knows(self.plan.buffers)
-            if caller is not None and who_multiplies(s.backend, outside) == "caller":
+            if products and caller is not None and who_multiplies(s.backend, outside) == "caller":
                 caller.leave(products)
                 return dxs, None
             sums.compute(products)

@@ -1,5 +1,7 @@
 """Weight gradients as products over all samples, of activations that the forward pass writes: *store and multiply*.
 
+If weights need no gradients, there are no products over samples.
+
 On GPUs, it is used if the vectors of a network do not fit into the registers of one kernel for both passes. On CPUs, it
 is used for wide layers, which are multiplied between kernels (:class:`~.multipliers.BetweenKernels`). Activations
 between two such layers are applied to the rows in place (:class:`~.row_vectors.RowVector`).

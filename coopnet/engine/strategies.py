@@ -126,12 +126,13 @@ def few_runs(s: Situation) -> bool:
 
 def worth_unrolling(s: Situation) -> bool:
     """Is this a function recorded on a CPU for which code without loops compiles in some seconds, and pays?"""
-    there_and_back = s.network.multiplications * (1 + s.weights) * s.vectors
-    bounds = limits.by_lanes(limits.UNROLLED_TRAINED if s.weights else limits.UNROLLED_EVALUATED, s.lanes)
+    back = s.weights or s.inputs
+    there_and_back = s.network.multiplications * (1 + back) * s.vectors
+    bounds = limits.by_lanes(limits.UNROLLED_TRAINED if back else limits.UNROLLED_EVALUATED, s.lanes)
     affordable = 0 < there_and_back <= bounds[0 if s.network.piecewise_linear else 1] and s.network.single
     many = s.samples >= limits.UNROLLED_SAMPLES and (s.runs == 0 or s.runs * s.samples >= limits.UNROLLED_RUNS)
     # in symbolic code, transposed matrices cannot be copied for the way back
-    return affordable and many and s.frozen and not (s.cuda or s.in_call or (s.symbolic and s.weights))
+    return affordable and many and s.frozen and not (s.cuda or s.in_call or (s.symbolic and back))
 
 
 def _forced(way: str, s: Situation) -> bool:
@@ -206,7 +207,7 @@ def _any_large(s: Situation) -> bool:
 
 def worth_going_back(s: Situation) -> bool:
     """Is the input's gradient on a CPU faster from copies of transposed matrices than by Dr.Jit?"""
-    return s.inputs and (worth_unrolling(s._replace(weights=True)) or (worth_copies(s) and _any_large(s)))
+    return s.inputs and (worth_unrolling(s) or (worth_copies(s) and _any_large(s)))
 
 
 EVALUATION = (
@@ -251,7 +252,7 @@ def evaluates_again(s: Situation) -> bool:
 
 SLOPES = (
     Row("tangents", lambda s: s.stacked, "several fields are in one kernel; their gradients will be differentiated"),
-    Row("kernel", lambda s: worth_unrolling(s._replace(weights=True)), _UNROLLED),
+    Row("kernel", worth_unrolling, _UNROLLED),
     Row(
         "between kernels", lambda s: wide(s) and s.room and not s.symbolic,
         "wide layers are multiplied faster between kernels",

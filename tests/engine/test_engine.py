@@ -606,6 +606,8 @@ def everything(question, lanes):
     (8, 64, {"weights": True, "linear": False}, False), (8, 48, {"weights": True, "linear": False}, True),
     (16, 128, {}, True), (16, 144, {}, False), (8, 72, {}, True), (8, 80, {}, False), (16, 64, {"vectors": 4}, True),
     (16, 64, {"vectors": 5}, False), (16, 64, {"samples": 2047}, False), (16, 64, {"frozen": False}, False),
+    (16, 64, {"inputs": True}, True), (16, 68, {"inputs": True}, False),
+    (16, 64, {"inputs": True, "symbolic": True}, False),
     (16, 64, {"runs": 1 << 14}, True), (16, 64, {"runs": (1 << 14) - 1}, False), (16, 64, {"symbolic": True}, True),
     (16, 64, {"symbolic": True, "weights": True}, False), (16, 64, {"symbolic": True, "in_call": True}, False),
     (16, 64, {"single": False}, False), (16, 0, {}, False), (16, 64, {"backend": CUDA}, False),

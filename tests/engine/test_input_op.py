@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import coopnet as cn
-from coopnet.engine import multipliers
 
 N = 70
 
@@ -62,31 +61,27 @@ def test_equal_to_derivatives_of_drjit(backend, ns, set_limits, chosen, how, act
 @pytest.mark.parametrize("kept", [1 << 30, 1 << 14])
 @pytest.mark.parametrize("activation, dropout", [("relu", 0.3), ("gelu", 0.0)])
 @pytest.mark.parametrize("frozen", [False, True])
-def test_wide_layers_between_kernels(ns, backend, set_limits, chosen, how, kept, activation, dropout, frozen):
+def test_wide_layers_between_kernels(llvm, set_limits, chosen, how, kept, activation, dropout, frozen):
     """Also in chunks, if activations of all samples take too much memory. No gradients of weights are computed."""
-    if backend == "cuda":
-        pytest.skip("this way is one of CPUs")
     set_limits(WIDE_EVALUATED={8: (40, 40)}, WIDE_TRAINED={8: (40, 40)}, WIDE_SAMPLES=1, KEPT_BYTES=kept)
-    field, key = network(backend, 40, activation, dropout), cn.Key(3, step=2) if dropout else None
+    field, key = network("llvm", 40, activation, dropout), cn.Key(3, step=2) if dropout else None
 
     def run(field, x):
-        return how(ns, field, x, key)
+        return how(llvm, field, x, key)
 
-    found = (dr.freeze(run) if frozen else run)(field, points(ns))
+    found = (dr.freeze(run) if frozen else run)(field, points(llvm))
     dr.eval(found)
     assert {way for s, way in chosen if s.inputs} == {"store"}
     set_limits(WIDE_SAMPLES=1 << 30, COPIES_SAMPLES=1 << 30)
-    expected = run(field, points(ns))
+    expected = run(field, points(llvm))
     dr.eval(expected)
     for a, b in zip((v.numpy() for v in found), (v.numpy() for v in expected), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * np.abs(b).max())
 
 
-def test_against_finite_differences(backend, ns, set_limits, chosen):
-    if backend == "cuda":
-        pytest.skip("this way is one of CPUs")
+def test_against_finite_differences(llvm, set_limits, chosen):
     set_limits(UNROLLED_SAMPLES=1)
-    field, step = network(backend, activation="tanh"), 1e-2
+    field, step = network("llvm", activation="tanh"), 1e-2
 
     @dr.freeze
     def gradient(field, x):
@@ -94,10 +89,10 @@ def test_against_finite_differences(backend, ns, set_limits, chosen):
         dr.backward(field(x)[1])
         return [dr.grad(v) for v in x]
 
-    found = gradient(field, points(ns))
+    found = gradient(field, points(llvm))
     assert [way for s, way in chosen if s.inputs] == ["kernel and way back"]
     for i, derivative in enumerate(found):
-        above, below = points(ns), points(ns)
+        above, below = points(llvm), points(llvm)
         above[i] += step
         below[i] -= step
         expected = (field(above)[1] - field(below)[1]) / (2 * step)
@@ -148,15 +143,3 @@ def test_tangents_of_weights_that_are_constants(backend, ns, tangent):
 
     expected = (value(1) - value(-1)) / (2 * step)
     np.testing.assert_allclose(found, expected, atol=(0.2 if backend == "cuda" else 2e-2) * np.abs(expected).max())
-
-
-def test_code_without_loops_is_as_long_as_for_training(backend, ns, set_limits, monkeypatch):
-    """Both passes count. Longer code is not unrolled, even if the forward pass alone would be."""
-    if backend == "cuda":
-        pytest.skip("this way is one of CPUs")
-    set_limits(UNROLLED_SAMPLES=1, COPIES_SAMPLES=1, UNROLLED_TRAINED={8: (1, 1)}, UNROLLED_EVALUATED={8: (9**9, 9**9)})
-    field, called = network(backend, 136), []
-    unrolled = multipliers.unrolled
-    monkeypatch.setattr(multipliers, "unrolled", lambda *given, **more: called.append(1) or unrolled(*given, **more))
-    dr.eval(dr.freeze(lambda field, x: backward(ns, field, x, None))(field, points(ns)))
-    assert not called
