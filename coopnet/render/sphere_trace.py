@@ -11,7 +11,7 @@ import drjit as dr
 from ..checks import check, check_above, check_int, is_number
 from ..random.key import Key
 from .arguments import Rays, kept
-from .sphere_trace_loop import FINE, FoundHit, Limits, trace
+from .sphere_trace_loop import FINE, HALF, FoundHit, Limits, trace
 from .surface import Surface
 
 #: Directions and gradients whose squared length is at most this count as zero.
@@ -102,12 +102,14 @@ def sphere_trace(
         steps: most evaluations of the distance, plus ``bisections``; rays that have found no surface by then miss.
         eps: distance below which regula falsi looks for the surface, in units of ``sdf / lipschitz``: a number or a
             ``Float``. A distance of at most a hundredth of it is a hit; if ``steps`` are used up, of at most ``eps``.
+            Fields in half precision resolve no more than they round coordinates by: there, a distance of at most
+            :math:`2^{-12}` times the largest coordinate is a hit, too, unless ``eps`` is less than that.
         t_min: start of the rays, as ``t_max``. A ray that starts where the distance is negative is traced through the
             inside, and its hit is where it leaves. One that starts within ``eps`` of the surface hits it there at
             once: start rays that leave a surface some ``eps`` above it.
         relaxation: factor of step lengths in [1, 2); 1 is plain sphere tracing.
-        bisections: most steps of regula falsi after the first sample within ``eps``, which end within a hundredth of
-            it; 0 for no regula falsi, so that rays end, and hit, at the first such sample or behind the surface.
+        bisections: most steps of regula falsi after the first sample within ``eps``, which end as ``eps`` says; 0 for
+            no regula falsi, so that rays end, and hit, at the first such sample or behind the surface.
         lipschitz: a bound on the length of the gradient of ``sdf`` (a number or a ``Float``), by which distances are
             divided. Networks that have not been trained to be distances need more than 1, or hits are missed.
         silhouette: if not ``None``, the width of soft visibility, in units of ``sdf`` (a number or a ``Float``). Rays
@@ -151,7 +153,8 @@ def sphere_trace(
         near = near * bound * scale
         uint32 = dr.uint32_array_t(rays.leaf)
         limits = Limits(
-            o, d, start, end, near, FINE * near if bisections else near, scale,
+            o, d, start, end, near, FINE * near if bisections else near,
+            HALF * bound * scale if surface.is_half else None, scale,
             None if width is None else width * scale, kept(uint32(steps)), kept(uint32(bisections)),
             kept(rays.leaf(relaxation)),
         )  # fmt: skip

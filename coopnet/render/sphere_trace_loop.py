@@ -13,6 +13,8 @@ from .surface import Surface
 INSIDE = -5.0
 #: Refinement of a hit ends within this fraction of eps.
 FINE = 0.01
+#: By which fraction of itself half precision rounds a coordinate on average: half of the most, which is 2^-11.
+HALF = 2.0**-12
 #: Steps along the slope that refine the place of the smallest distance.
 POLISH = 4
 
@@ -20,7 +22,8 @@ POLISH = 4
 @dataclass
 class Limits:
     """The rays, and how to trace them. ``near``, ``fine`` and ``width`` are in units of ``t``, ``scale`` turns ``sdf``
-    into those. Samples below ``near`` are refined, and those of at most ``fine`` are on the surface.
+    into those. Samples below ``near`` are refined, and those of at most ``fine`` are on the surface. ``rounding``, for
+    half precision, is by how much a coordinate of 1 is rounded: nothing finer is looked for.
     """
 
     o: Any
@@ -29,6 +32,7 @@ class Limits:
     end: Any
     near: Any
     fine: Any
+    rounding: Any
     scale: Any
     width: Any
     steps: Any
@@ -37,6 +41,12 @@ class Limits:
 
     def at(self, t: Any) -> Any:
         return self.o + t * self.d
+
+    def fine_at(self, t: Any) -> Any:
+        """The largest distance of samples at ``t`` that are on the surface."""
+        if self.rounding is None:
+            return self.fine
+        return dr.minimum(self.near, dr.maximum(self.fine, self.rounding * dr.max(abs(self.at(t)))))
 
 
 @dataclass
@@ -110,9 +120,9 @@ def _iterate(s: FoundHit, f: Any, limits: Limits) -> FoundHit:
     free = s.free & ~s.hit & finite
     over = free & (s.relaxation > 1) & (abs(r) + s.r0 < t - s.t0)  # a gap between the balls: take the step back
     crosses = free & ~over & (r < 0)
-    spent, ahead = count >= limits.steps, t + s.relaxation * r
-    # a ray that grazes must come closer, to ``fine``, unless its steps are spent or it cannot advance
-    near = dr.select((s.left > 0) | spent | (ahead == t), limits.near, limits.fine)
+    spent, ahead, on_surface = count >= limits.steps, t + s.relaxation * r, limits.fine_at(t)
+    # a ray that grazes must come closer, onto the surface, unless its steps are spent or it cannot advance
+    near = dr.select((s.left > 0) | spent | (ahead == t), limits.near, on_surface)
     arrives = free & ~over & ~crosses & (r < near)
     steps = free & ~over & ~crosses & ~arrives
     lost = (steps & (t + r > limits.end)) | (s.free & ~s.hit & ~finite)
@@ -142,7 +152,7 @@ def _iterate(s: FoundHit, f: Any, limits: Limits) -> FoundHit:
     guess = dr.minimum(dr.select(crossed, t0, t) + rise / fall, limits.end)
     left = dr.select(crosses | (steps & (r >= limits.near)), limits.bisections, s.left)
     left = dr.select(refined & (r_hit < limits.near), left - 1, left)
-    fine = (r_hit <= limits.fine) | ~finite | (guess == t) | (count >= limits.steps + limits.bisections)
+    fine = (r_hit <= on_surface) | ~finite | (guess == t) | (count >= limits.steps + limits.bisections)
     fine |= arrives & first  # it started on the surface
     # the distance falls too slowly for a surface to be ahead
     grazes = refined & ~crossed & (r > 0.5 * s.r_hit) & ~fine & ~spent

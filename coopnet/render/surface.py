@@ -30,6 +30,7 @@ class Surface:
         check_type(where, "key", key, Key | None, "a coopnet.Key or None")
         self.sdf, self.point, self.leaf, self.h, self.where = sdf, point, dr.leaf_t(point), h, where
         self.is_field = isinstance(sdf, NeuralField)
+        self.is_half = self.is_field and sdf.precision == "half"
         # traced here, outside loops, so that all evaluations share its parameters
         self.key = None if key is None else key.traced(dr.uint32_array_t(self.leaf))
         self.keys = () if key is None else (self.key,)
