@@ -72,6 +72,8 @@ KERNEL_WEIGHT_BYTES, KERNEL_WEIGHT_BYTES_MASKED = 104 << 10, 44 << 10
 EVALUATED_AGAIN = 6
 #: Longest vectors whose outer products compile in a second or two.
 OUTER_PRODUCTS = 32
+#: Longest vectors whose outer products are worth compiling at all.
+BANK_VECTOR = 96
 #: Samples in all runs of a function together. With fewer, compiling outer products takes longer than they save. The
 #: second number is for networks with dropout, whose masks are compiled again with each outer product.
 COMPILED_SAMPLES, COMPILED_SAMPLES_MASKED = 3 << 31, 3 << 33

@@ -172,6 +172,10 @@ GRADIENTS = (
         "the run is too short to make up for compiling outer products, which takes seconds",
     ),
     Row(
+        "store", lambda s: s.network.width > limits.BANK_VECTOR and s.network.layouts_known,
+        "outer products of such long vectors compile for a minute and more, and run no faster",
+    ),
+    Row(
         "banks", lambda s: s.frozen or s.terms <= limits.ONE_BANK_SAMPLES,
         "the fastest way on the GPU whose half-precision sums do not stop growing",
     ),

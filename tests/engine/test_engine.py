@@ -523,10 +523,13 @@ FROZEN = {"frozen": True, "caller": True}  # in fit, where a library is at hand
         (LLVM, 100, 32, {"forced": "store"}, "store"),
         (CUDA, 1 << 20, 96, FROZEN, "store"),
         (CUDA, 1 << 20, 97, FROZEN, "store"),
-        (CUDA, 1 << 10, 97, FROZEN, "banks"),  # too little to do for a library
+        (CUDA, 1 << 10, 97, FROZEN, "store"),
+        (CUDA, 1 << 10, 96, FROZEN, "banks"),  # too little to do for a library
+        (CUDA, 1, 97, {}, "store"),
         (CUDA, 1 << 20, 64, FROZEN | {"dropout": 0.1}, "banks"),
         (CUDA, 1 << 20, 65, FROZEN | {"dropout": 0.1}, "store"),
-        (CUDA, 1 << 20, 128, {"frozen": True}, "banks"),
+        (CUDA, 1 << 20, 96, {"frozen": True}, "banks"),
+        (CUDA, 1 << 20, 97, {"frozen": True}, "store"),
         (CUDA, 1 << 20, 128, FROZEN | {"layouts_known": False}, "banks"),
         (CUDA, 1 << 20, 64, FROZEN | {"runs": 2000}, "store"),
         (CUDA, 1 << 20, 64, {"frozen": True, "runs": 2000}, "banks"),

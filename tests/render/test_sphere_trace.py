@@ -423,7 +423,10 @@ def test_keys(ns, backend):
     seen = cn.render.sphere_trace(
         lambda p, key: twin.field(p, key)[0], o, d, 4, 400, key=key, lipschitz=2 * twin.lipschitz
     )
-    np.testing.assert_allclose(seen.t.numpy(), got.t.numpy(), atol=2e-2 if twin.half else 1e-5)
+    both = seen.hit.numpy() & got.hit.numpy()
+    differ = (seen.hit.numpy() != got.hit.numpy()).sum()  # functions are not known to be half, and refined further
+    assert both.any() and differ <= (3 if twin.half else 0)
+    np.testing.assert_allclose(seen.t.numpy()[both], got.t.numpy()[both], atol=2e-2 if twin.half else 1e-5)
 
 
 # ---- One kernel --------------------------------------------------------------------------------------------
