@@ -130,7 +130,7 @@ def uncertain(ns: Any, field: Any, grid: Any, o: Any, d: Any, size: Any) -> np.n
     """Deviation of each pixel over dropout masks. One index for all rays: a mask is one network for the whole image."""
     images = []
     for step in range(size.masks):
-        key = cn.Key(3, ns.UInt32(0), dr.opaque(ns.UInt32, step))
+        key = cn.Key(3, ns.UInt32(0), ns.UInt32(step))
         images.append(render(ns, field, grid, o, d, size, key=key, jitter=False, dropout="ray"))
     return np.std(images, axis=0).mean(axis=0)
 

@@ -72,8 +72,9 @@ KERNEL_WEIGHT_BYTES, KERNEL_WEIGHT_BYTES_MASKED = 104 << 10, 44 << 10
 EVALUATED_AGAIN = 6
 #: Longest vectors whose outer products compile in a second or two.
 OUTER_PRODUCTS = 32
-#: Longest vectors whose outer products are worth compiling at all.
-BANK_VECTOR = 96
+#: Longest vectors whose outer products are worth compiling in a function of unknown runs. The second number is for
+#: networks with dropout.
+BANK_VECTOR, BANK_VECTOR_MASKED = 96, 64
 #: Samples in all runs of a function together. With fewer, compiling outer products takes longer than they save. The
 #: second number is for networks with dropout, whose masks are compiled again with each outer product.
 COMPILED_SAMPLES, COMPILED_SAMPLES_MASKED = 3 << 31, 3 << 33

@@ -50,7 +50,7 @@ def _always(s: Any) -> bool:
 _ASKED = "gradient_path() asks for it"
 _ORDER = "deterministic() asks for a fixed order of sums"
 _UNROLLED = "code without loops keeps outputs in registers, and compiling it pays in a recorded function"
-_TRACING = "outside dr.freeze, tracing many banks costs more than it saves"
+_TRACING = "outside dr.freeze, compiling outer products and tracing many banks cost more than they save"
 _LAYOUT = (
     "needs to know the packed layout of every matrix, but the network has a drjit.nn.Linear, or a layer wider than "
     "2047; use coopnet.Linear and narrower layers."
@@ -124,6 +124,16 @@ def few_runs(s: Situation) -> bool:
     return s.network.width > limits.OUTER_PRODUCTS and 0 < s.runs * (s.terms + limits.LIBRARY_CALL_SAMPLES) < bound
 
 
+def one_bank(s: Situation) -> bool:
+    """Does one bank do, and compile at once?"""
+    return s.terms <= limits.ONE_BANK_SAMPLES and s.network.width <= limits.OUTER_PRODUCTS
+
+
+def slow_to_compile(s: Situation) -> bool:
+    """Do outer products compile for long, and gain little?"""
+    return s.network.width > (limits.BANK_VECTOR_MASKED if s.network.dropout else limits.BANK_VECTOR)
+
+
 def worth_unrolling(s: Situation) -> bool:
     """Is this a function recorded on a CPU for which code without loops compiles in some seconds, and pays?"""
     back = s.weights or s.inputs
@@ -172,11 +182,11 @@ GRADIENTS = (
         "the run is too short to make up for compiling outer products, which takes seconds",
     ),
     Row(
-        "store", lambda s: s.network.width > limits.BANK_VECTOR and s.network.layouts_known,
-        "outer products of such long vectors compile for a minute and more, and run no faster",
+        "store", lambda s: slow_to_compile(s) and s.network.layouts_known,
+        "outer products of such long vectors compile for a minute and more, and run hardly faster, if at all",
     ),
     Row(
-        "banks", lambda s: s.frozen or s.terms <= limits.ONE_BANK_SAMPLES,
+        "banks", lambda s: s.frozen or one_bank(s),
         "the fastest way on the GPU whose half-precision sums do not stop growing",
     ),
     Row(

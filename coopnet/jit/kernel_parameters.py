@@ -18,3 +18,9 @@ def kernel_parameter(tp: type, value: Any) -> Any:
     """``value`` as an array with one entry of the Dr.Jit type ``tp``."""
     literal = frozen() and symbolic() and inside_call(tp)
     return tp(value) if literal else dr.opaque(tp, value)
+
+
+def without_literal(value: Any) -> Any:
+    """The Dr.Jit array ``value``, as a kernel's parameter if it is a literal with one entry, such as ``UInt32(3)``."""
+    literal = value.state == dr.VarState.Literal and len(value) == 1
+    return kernel_parameter(type(value), value[0]) if literal else value

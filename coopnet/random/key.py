@@ -21,8 +21,8 @@ class Key:
     A key holds no state. The same key gives the same mask everywhere: on every backend, at every batch size, in every
     kernel, forward and backward. For new draws at another time, use :meth:`fold_in`. A key is a Dr.Jit PyTree and
     passes through ``dr.while_loop``, ``dr.if_stmt``, ``dr.switch`` and ``dr.freeze``. New values of ``seed`` or
-    ``step`` do not compile new kernels. Pass them to functions of ``dr.freeze`` as opaque Dr.Jit values
-    (``dr.opaque(UInt32, i)``), since Dr.Jit records a frozen function again for every new Python int.
+    ``step`` do not compile new kernels. Pass them to functions of ``dr.freeze`` as Dr.Jit values (``UInt32(i)``),
+    since Dr.Jit records a frozen function again for every new Python int.
 
     Args:
         seed: int in [0, 2^64) or a Dr.Jit ``UInt64`` of width 1; narrower unsigned types are widened.

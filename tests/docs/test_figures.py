@@ -228,6 +228,17 @@ def test_sentences_with_figures():
     assert set(re.findall(r"\d+\.\d+", prose)) <= set(checked)
 
 
+def test_functions_that_users_freeze_on_a_gpu():
+    keys = ("peer", "frozen", "mode", "width", "log2_batch")
+    entries = [
+        e for e in results("networks-cuda")["entries"] if [e[k] for k in keys] == ["coopnet", True, "train", 64, 20]
+    ]
+    plain, masked = (e["first_call_s"] for e in sorted(entries, key=lambda e: e["dropout"]))
+    text = sentences_of("performance/gradients")
+    assert f"for {plain:.0f} s with 64 units, and for {masked:.0f} s with dropout (`networks-cuda.json`)" in text
+    assert 0.45 < float(by_torch(128, 0.0)) < 0.55  # PyTorch takes half of the time
+
+
 def test_whole_jobs_on_another_gpu():
     own, theirs = whole_jobs("whole-jobs-h200-cuda")
     text = sentences_of("performance/gradients")

@@ -333,8 +333,8 @@ def test_refinement(ns):
 def test_half_precision_is_not_refined_below_its_rounding(ns, backend):
     """Hits of a field come after fewer evaluations than those of a function, which nobody knows to be half."""
     field = Twin(ns, backend, precision="half").field
-    o, d, o_, d_ = rays(ns)
-    got, long = (cn.render.sphere_trace(f, o_, d_, 4, 400, lipschitz=4) for f in (field, lambda p: field(p)[0]))
+    _, _, o, d = rays(ns)
+    got, long = (cn.render.sphere_trace(f, o, d, 4, 400, lipschitz=4) for f in (field, lambda p: field(p)[0]))
     both = got.hit.numpy() & long.hit.numpy()
     assert (got.hit.numpy() == long.hit.numpy()).mean() > 0.95 and both.mean() > 0.2
     assert got.evaluations.numpy()[both].mean() < 0.9 * long.evaluations.numpy()[both].mean()
@@ -342,7 +342,7 @@ def test_half_precision_is_not_refined_below_its_rounding(ns, backend):
     value = abs(dr.select(got.hit, field(got.position)[0], 0).numpy()) / 4
     assert (value <= 2.0**-12 * abs(got.position.numpy()).max(axis=0) + 1e-6)[both].mean() > 0.9
     # an eps below the rounding counts
-    short = cn.render.sphere_trace(field, o_, d_, 4, 400, 1e-6, lipschitz=4)
+    short = cn.render.sphere_trace(field, o, d, 4, 400, 1e-6, lipschitz=4)
     assert short.evaluations.numpy()[both].mean() > 1.2 * got.evaluations.numpy()[both].mean()
 
 
