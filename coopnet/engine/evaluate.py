@@ -20,6 +20,7 @@ from . import external_products
 from .banks import BankOp, ScopeBankOp
 from .inner_loss import InnerLossOp, inner_loss
 from .input_op import InputOp
+from .lane_sums import LaneSumOp
 from .modes import forced_path, is_deterministic, only_traced, warn_stall
 from .multipliers import for_backward, unrolled, with_copies, with_transposed
 from .network_op import NetworkOp, Plan, in_room
@@ -35,6 +36,7 @@ from .strategies import EVALUATION, GRADIENTS, LOSSES, SLOPES, StepLoss, choose,
 #: The ways that are custom operations of Dr.Jit, by name in :data:`~.strategies.GRADIENTS` and ``EVALUATION``.
 OPERATIONS: dict[str, type[NetworkOp]] = {
     "spill": SpillOp,
+    "lane sums": LaneSumOp,
     "store": StoreOp,
     "banks": BankOp,
     "loop banks": ScopeBankOp,

@@ -12,6 +12,7 @@ from ..jit.native import core
 from ..jit.scopes import symbolic
 from .activation_cache import bytes_per_sample, chunk_size, outputs_per_sample
 from .banks import banks_for, banks_in_scope
+from .lane_sums import lane_bytes
 from .modes import forced_path, is_deterministic
 from .ops import Op
 from .products import library
@@ -23,8 +24,9 @@ from .strategies import GRADIENTS, choose, spreads
 class Explanation:
     """How the weight gradient of a batch is computed.
 
-    ``path`` is ``"spill"``, ``"store"``, ``"banks"`` or ``"builtin"``, and ``reason`` says why. ``memory`` is in bytes,
-    without inputs and outputs. ``chunks`` is the number of chunks of a spilled batch, ``banks`` the number of banks.
+    ``path`` is ``"spill"``, ``"lane sums"``, ``"store"``, ``"banks"`` or ``"builtin"``, and ``reason`` says why.
+    ``memory`` is in bytes, without inputs and outputs. ``chunks`` is the number of chunks of a spilled batch, and
+    ``banks`` the number of banks.
     """
 
     samples: int
@@ -42,6 +44,7 @@ class Explanation:
         how = {
             "spill": f"activations and deltas are written out in {self.chunks} chunk(s), {memory} at a time, and "
             f"multiplied",
+            "lane sums": f"each lane adds up outer products of samples of its own, {memory} in all",
             "store": f"activations are written out on the way forward and deltas on the way back, in {self.chunks} "
             f"chunk(s), {memory} at a time, and multiplied",
             "banks": f"outer products are added up in the kernel, in {self.banks} bank(s), {memory} in all",
@@ -65,6 +68,8 @@ def explain(ops: Sequence[Op], backend: str, samples: int, frozen: bool, itemsiz
         chunk = chunk_size(ops, samples, itemsize)
         sample = bytes_per_sample(ops, itemsize) + (outputs_per_sample(ops) if path == "store" and not s.cuda else 0)
         chunks, memory = -(-samples // chunk), chunk * sample
+    elif path == "lane sums":
+        memory = lane_bytes(ops, samples)
     elif path == "banks":
         in_scope = banks_in_scope(samples) if spreads(s) else 1
         banks = in_scope if way == "loop banks" else banks_for(samples)

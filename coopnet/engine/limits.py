@@ -56,6 +56,12 @@ UNROLLED_TRAINED = {8: (20_000, 12_000), 16: (20_000, 20_000)}
 UNROLLED_SAMPLES, UNROLLED_RUNS = 1 << 11, 1 << 25
 #: By the lanes of a CPU's vectors: outputs that are summed in registers at a time.
 UNROLLED_ROWS = {8: 12, 16: 16}
+#: Most multiplications for a sample, in one direction, for which sums in local memory are faster than products, and
+#: fewest lanes of a CPU's vectors.
+LANE_SUMS, LANE_SUMS_LANES = 6_000, 16
+#: Lanes among which the samples of a batch are divided at most, samples of a lane at least, and samples of which a lane
+#: keeps activations.
+LANES, LANE_TURNS, LANE_SAMPLES = 1024, 64, 8
 #: Fewest samples for which copying a network's matrices pays.
 COPIES_SAMPLES = 512
 

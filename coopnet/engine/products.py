@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import drjit as dr
@@ -41,22 +41,32 @@ class Product:
 
     def unpack(self, product: Any, total: Any) -> None:
         """Write ``product``, which has padding, to its places in ``total``, a packed gradient."""
-        op, uint32 = self.op, dr.uint32_array_t(type(total))
-        rows, inputs = op.weights.shape
-        biased = op.bias is not None and self.of != "matrix"
-        inputs = 0 if self.of == "bias" else inputs
-        # the column after those of the matrix belongs to the bias
-        used = inputs + biased
-        i = dr.arange(uint32, rows * used)
-        row, column = i // used, i % used
-        target = views.places(op.weights, row, column, op.layout, column < inputs)
-        if biased:
-            target = dr.select(column < inputs, target, views.places(op.bias, row))
         a, b = self.cotangent, self.activation
-        at = [a.place(row, k) * b.width + b.place(column, k) for k in range(a.together)]
-        value = sum(dr.gather(type(product), product, i) for i in at)
-        # Not scatter_reduce: on LLVM it turns NaN into 0, and the loss scaler would miss an overflow.
-        dr.scatter(total, type(total)(value), target, mode=dr.ReduceMode.Permute)
+
+        def entry(row: Any, column: Any) -> Any:
+            at = [a.place(row, k) * b.width + b.place(column, k) for k in range(a.together)]
+            return sum(dr.gather(type(product), product, i) for i in at)
+
+        unpacked(self.op, self.of, entry, total)
+
+
+def unpacked(op: Affine, of: str, entry: Callable[[Any, Any], Any], total: Any) -> None:
+    """Write ``entry(row, column)`` of a gradient to its places in ``total``, a packed gradient; ``of`` as for
+    :class:`Product`.
+    """
+    uint32 = dr.uint32_array_t(type(total))
+    rows, inputs = op.weights.shape
+    biased = op.bias is not None and of != "matrix"
+    inputs = 0 if of == "bias" else inputs
+    # the column after those of the matrix belongs to the bias
+    used = inputs + biased
+    i = dr.arange(uint32, rows * used)
+    row, column = i // used, i % used
+    target = views.places(op.weights, row, column, op.layout, column < inputs)
+    if biased:
+        target = dr.select(column < inputs, target, views.places(op.bias, row))
+    # Not scatter_reduce: on LLVM it turns NaN into 0, and the loss scaler would miss an overflow.
+    dr.scatter(total, type(total)(entry(row, column)), target, mode=dr.ReduceMode.Permute)
 
 
 class Sums:

@@ -145,6 +145,12 @@ def worth_unrolling(s: Situation) -> bool:
     return affordable and many and s.frozen and not (s.cuda or s.in_call or (s.symbolic and back))
 
 
+def sums_in_lanes(s: Situation) -> bool:
+    """Do the lanes of a CPU sum up gradients faster than Dr.Jit multiplies?"""
+    short = s.network.multiplications <= limits.LANE_SUMS and s.lanes >= limits.LANE_SUMS_LANES
+    return short and s.vectors == 1 and not s.network.branches and not caller_multiplies(s)
+
+
 def _forced(way: str, s: Situation) -> bool:
     return s.forced == way
 
@@ -168,6 +174,10 @@ GRADIENTS = (
         "deterministic: the path 'store' " + _LAYOUT,
     ),
     *(Row(way, functools.partial(_forced, way), _ASKED) for way in PATHS[1:]),
+    Row(
+        "lane sums", lambda s: worth_unrolling(s) and sums_in_lanes(s),
+        "for short vectors, sums in local memory are faster than writing rows and multiplying them",
+    ),
     Row("spill", worth_unrolling, _UNROLLED),
     Row("store", wide, "wide layers are multiplied faster between kernels than in one"),
     Row("spill", lambda s: not s.cuda, "matrix products are the fastest way on the CPU, and reproducible"),

@@ -716,7 +716,8 @@ def test_what_is_chosen_from(ns, backend, chosen):
     "width, samples, path", [(8, 300, "auto"), (8, 5000, "auto"), (70, 3000, "auto"), (8, 300, "store")]
 )
 @pytest.mark.parametrize("frozen", [False, True])
-def test_what_is_explained_is_what_runs(ns, backend, chosen, width, samples, path, frozen):
+def test_what_is_explained_is_what_runs(ns, backend, chosen, set_limits, width, samples, path, frozen):
+    set_limits(UNROLLED_RUNS=0)  # the number of steps is not known to explain()
     field = cn.NeuralField(None, cn.MLP(2, 1, width=width, depth=1)).build(backend, seed=1)
 
     def batch(key):
