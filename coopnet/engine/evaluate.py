@@ -61,7 +61,7 @@ def _evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
         return _in_parts(ops, x, key, limit, s)
     x = varying(_widened(x, s.samples))
     way, _ = choose(GRADIENTS if s.weights else EVALUATION, s)
-    if way == "kernel" and not s.inputs:
+    if way == "kernel":
         return in_room(ops, x, key).y
     if way == "unrolled":
         return in_room(unrolled(ops), x, key).y
@@ -74,7 +74,7 @@ def _evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
         return evaluate_between_kernels(plan, x, key)
     if way == "separate blocks":
         return plan.split(in_separate_blocks(lambda parts: in_room(ops, plan.split(parts), key).flat(), xs))
-    if way in ("kernel", "builtin"):
+    if way == "builtin":
         if s.weights and s.in_call and s.cuda:
             warn_stall(None)
         return _by_drjit(plan, x, key)

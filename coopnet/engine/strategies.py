@@ -248,7 +248,7 @@ EVALUATION = (
         "kernel and way back", worth_going_back,
         "the input's gradient is faster from copies of transposed matrices, unrolled if the function is recorded",
     ),
-    Row("kernel", lambda s: s.inputs, "Dr.Jit differentiates by the input"),
+    Row("builtin", lambda s: s.inputs, "Dr.Jit differentiates by the input"),
     Row("unrolled", worth_unrolling, _UNROLLED),
     Row(
         "between kernels", lambda s: wide(s) and not s.symbolic,
