@@ -63,8 +63,8 @@ def long_vectors(s: Situation) -> bool:
 
 
 def wide(s: Situation) -> bool:
-    """Are layers so wide that a CPU multiplies faster between kernels?"""
-    if s.cuda or s.terms < limits.WIDE_SAMPLES or s.network.branches or s.only_traced:
+    """Are layers so wide that a CPU multiplies faster between kernels, and may a kernel end here?"""
+    if s.cuda or s.symbolic or s.terms < limits.WIDE_SAMPLES or s.network.branches or s.only_traced:
         return False
     sides = limits.by_lanes(limits.WIDE_TRAINED if s.weights else limits.WIDE_EVALUATED, s.stored_lanes)
     return s.network.side >= sides[0 if s.network.piecewise_linear else 1]
@@ -240,20 +240,14 @@ EVALUATION = (
         "separate blocks", lambda s: s.cuda and s.symbolic and not s.inputs,
         "OptiX would interleave the networks of a loop, conditional or call and keep all their vectors in registers",
     ),
-    Row(
-        "store", lambda s: s.inputs and wide(s) and not s.symbolic,
-        "wide layers are multiplied faster between kernels, forward and back",
-    ),
+    Row("store", lambda s: s.inputs and wide(s), "wide layers are multiplied faster between kernels, forward and back"),
     Row(
         "kernel and way back", worth_going_back,
         "the input's gradient is faster from copies of transposed matrices, unrolled if the function is recorded",
     ),
     Row("builtin", lambda s: s.inputs, "Dr.Jit differentiates by the input"),
     Row("unrolled", worth_unrolling, _UNROLLED),
-    Row(
-        "between kernels", lambda s: wide(s) and not s.symbolic,
-        "wide layers are multiplied faster between kernels",
-    ),
+    Row("between kernels", wide, "wide layers are multiplied faster between kernels"),
     Row(
         "copies", worth_panels,
         "for this many samples, it pays to copy matrices in the order in which they are read",
@@ -277,10 +271,7 @@ def evaluates_again(s: Situation) -> bool:
 SLOPES = (
     Row("tangents", lambda s: s.stacked, "several fields are in one kernel; their gradients will be differentiated"),
     Row("kernel", worth_unrolling, _UNROLLED),
-    Row(
-        "between kernels", lambda s: wide(s) and s.room and not s.symbolic,
-        "wide layers are multiplied faster between kernels",
-    ),
+    Row("store", lambda s: wide(s) and s.room, "wide layers are multiplied faster between kernels, forward and back"),
     Row("kernel", lambda s: not s.cuda, "going back costs as much as one evaluation"),
     Row(
         "activations again", evaluates_again,
@@ -295,7 +286,7 @@ SLOPES = (
         "tangents", lambda s: not worth_launching(s),
         "several kernels are impossible here, or not worth launching",
     ),
-    Row("kernels", lambda s: s.room, "two vectors of such a wide layer exceed the registers of one kernel"),
+    Row("store", lambda s: s.room, "two vectors of such a wide layer exceed the registers of one kernel"),
     Row("tangents", _always, "there is too little memory for activations"),
 )  # fmt: skip
 

@@ -50,7 +50,7 @@ def ask_for(monkeypatch):
 @pytest.fixture
 def forced(set_limits, ask_for):
     """Every gradient by a kernel for each layer."""
-    ask_for("kernels")
+    ask_for("store")
     set_limits(LONG_VECTOR=8, KERNEL_WEIGHT_BYTES=0, KERNEL_WEIGHT_BYTES_MASKED=0)
 
 
@@ -162,7 +162,7 @@ def test_one_kernel_in_a_kernel(ns, backend):
     (80, 5, 1 << 16, "tanh", False, "activations again"), (80, 5, 1 << 16, "relu", False, "activations again"),
     (80, 5, 1 << 16, "tanh", True, "tangents"), (80, 5, (1 << 16) - 1, "tanh", False, "tangents"),
     (64, 5, 1 << 16, "tanh", False, "tangents"), (96, 6, 1 << 16, "tanh", False, "tangents"),
-    (112, 6, 1 << 16, "tanh", False, "kernels"), (112, 6, 1 << 16, "relu", False, "tangents"),
+    (112, 6, 1 << 16, "tanh", False, "store"), (112, 6, 1 << 16, "relu", False, "tangents"),
 ])  # fmt: skip
 def test_which_way_on_gpus(width, depth, samples, activation, symbolic, expected):
     net = cn.MLP(3, 1, width=width, depth=depth, activation=activation)
