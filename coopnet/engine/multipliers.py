@@ -26,7 +26,7 @@ from . import limits
 from .ops import Op, affine
 from .row_vectors import Rows, RowVector, columns
 from .situation import Situation
-from .strategies import Matrix, between, way_of, worth_copies, worth_unrolling
+from .strategies import BACKWARD, Matrix, between, choose, way_of
 
 
 class Multiplier:
@@ -141,13 +141,12 @@ def with_copies(ops: Sequence[Op], back: bool = False, inputs: bool = True) -> S
     return result
 
 
-def for_backward(ops: Sequence[Op], s: Situation, inputs: bool = True) -> Sequence[Op]:
-    """The same ops as a CPU's kernel with forward and backward pass needs them; ``inputs`` as for
-    :func:`with_copies`.
-    """
-    if worth_unrolling(s):
+def for_backward(ops: Sequence[Op], s: Situation) -> Sequence[Op]:
+    """The same ops with the multipliers of a kernel that goes forward and back (:data:`~.strategies.BACKWARD`)."""
+    way, _ = choose(BACKWARD, s)
+    if way == "unrolled":
         return unrolled(ops, back=True)
-    return with_copies(ops, True, inputs) if worth_copies(s) else ops
+    return with_copies(ops, True, s.inputs) if way == "copies" else ops
 
 
 def with_transposed(ops: Sequence[Op]) -> Sequence[Op]:

@@ -42,7 +42,7 @@ class SpillOp(NetworkOp):
     def prepared(self, ops: Sequence[Op]) -> tuple[Sequence[Op], Store | None]:
         # Copies for the backward pass are made here, too. Made later, they would launch a kernel for what the caller
         # has scheduled meanwhile.
-        return for_backward(ops, self.plan.situation, self.plan.wants_x), None
+        return for_backward(ops, self.plan.situation), None
 
     def pull_back(self, dys: list, samples: int) -> tuple[list, list | None]:
         # the cache serves one backward pass; another one through the same graph computes activations again

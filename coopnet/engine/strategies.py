@@ -234,6 +234,8 @@ def worth_going_back(s: Situation) -> bool:
     return s.inputs and (worth_unrolling(s) or (worth_copies(s) and _any_large(s)))
 
 
+_COPIES = "for this many samples, it pays to copy matrices in the order in which they are read"
+
 EVALUATION = (
     Row("lanes", lambda s: s.stacked, "each lane has the parameters of its own field"),
     Row(
@@ -248,12 +250,17 @@ EVALUATION = (
     Row("builtin", lambda s: s.inputs, "Dr.Jit differentiates by the input"),
     Row("unrolled", worth_unrolling, _UNROLLED),
     Row("between kernels", wide, "wide layers are multiplied faster between kernels"),
-    Row(
-        "copies", worth_panels,
-        "for this many samples, it pays to copy matrices in the order in which they are read",
-    ),
+    Row("copies", worth_panels, _COPIES),
     Row("kernel", _always, "all layers are part of the surrounding kernel"),
 )  # fmt: skip
+
+# ---- How does a kernel multiply that goes forward and back? -------------------------------------------------------
+
+BACKWARD = (
+    Row("unrolled", worth_unrolling, _UNROLLED),
+    Row("copies", worth_copies, _COPIES),
+    Row("kernel", _always, "matrices are read as they are: copies pay on CPUs only, and for many samples"),
+)
 
 # ---- How is the gradient with respect to the input computed, if it is not differentiated again? -------------------
 
@@ -412,6 +419,7 @@ SCOPES = (
 TABLES = {
     "How are weight gradients computed?": GRADIENTS,
     "How is a network evaluated if its weights need no gradient?": EVALUATION,
+    "How does a kernel multiply that goes forward and back?": BACKWARD,
     "How is the gradient with respect to the input computed, if it is not differentiated again?": SLOPES,
     "How does a CPU multiply a matrix and a vector in a kernel?": MATRICES,
     "Which library multiplies matrices over samples?": MULTIPLIERS,
