@@ -18,6 +18,7 @@ from typing import Any
 import drjit as dr
 
 from ..jit.batch_size import batch_sample, pin_batch_size
+from ..jit.constants import constant
 from ..jit.lanes import live, only
 from ..jit.registers import with_room
 from ..random.key import Key
@@ -113,7 +114,7 @@ def back_from(
     cache: ActivationCache, plan: Plan, xs: list, dys: list, key: Key | None
 ) -> tuple[list[Product], list]:  # fmt: skip
     """The backward pass from a cache: evaluated operands of the products, and the gradient of the input."""
-    if all(v.state == dr.VarState.Literal for v in dys):
+    if all(map(constant, dys)):
         # Besides rows, the kernel needs an input with an entry for each sample. Without one, frozen functions guess the
         # number of lanes when they replay it.
         dys = [dr.copy(v) for v in dys]

@@ -11,6 +11,7 @@ from typing import Any
 
 import drjit as dr
 
+from .constants import constant
 from .scopes import frozen, inside_call, symbolic
 
 
@@ -22,5 +23,4 @@ def kernel_parameter(tp: type, value: Any) -> Any:
 
 def without_literal(value: Any) -> Any:
     """The Dr.Jit array ``value``, as a kernel's parameter if it is a literal with one entry, such as ``UInt32(3)``."""
-    literal = value.state == dr.VarState.Literal and len(value) == 1
-    return kernel_parameter(type(value), value[0]) if literal else value
+    return kernel_parameter(type(value), value[0]) if constant(value) and len(value) == 1 else value

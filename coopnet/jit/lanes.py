@@ -15,6 +15,8 @@ from typing import Any
 
 import drjit as dr
 
+from .constants import constant
+
 
 def live(gradients: Sequence[Any]) -> Any:
     """Mask of the lanes in which any of ``gradients`` is not zero. NaN counts as not zero."""
@@ -56,9 +58,8 @@ class Warps:
             return list(values)
 
         def wide(v: Any) -> Any:
-            constant = v.state == dr.VarState.Literal
-            if constant or dr.width(v) == 1:
-                return dr.select(self.inside, type(v)(v[0]) if constant else v, 0)
+            if constant(v) or dr.width(v) == 1:
+                return dr.select(self.inside, type(v)(v[0]) if constant(v) else v, 0)
             return dr.gather(type(v), v, self.number, self.inside)
 
         return [wide(v) for v in values]

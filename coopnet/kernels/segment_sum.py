@@ -13,6 +13,7 @@ from typing import Any
 
 import drjit as dr
 
+from ..jit.constants import constant
 from ..jit.half import largest
 from ..jit.kinds import nested_type
 from ..jit.masks import active, masked, unmasked
@@ -51,7 +52,7 @@ def _computed(index: Any) -> Any:
 
     No kernel computes a literal, so a frozen function could neither sort it again nor follow its width.
     """
-    return index + dr.opaque(type(index), 0) if index.state == dr.VarState.Literal else index
+    return index + dr.opaque(type(index), 0) if constant(index) else index
 
 
 def sum_rows(rows: Any, index: Any, count: int) -> Any:

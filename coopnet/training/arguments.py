@@ -15,6 +15,7 @@ from ..checks import check, check_above, check_flag, check_number, check_type, e
 from ..engine import only_traced
 from ..field import NeuralField
 from ..jit import kinds
+from ..jit.constants import constant
 from ..jit.scopes import recording
 from ..random.key import Key
 from . import outside
@@ -97,8 +98,7 @@ def check_losses(step: Step, key: Key) -> tuple[int, Any, str]:
     needed = "an array in single or double precision with the loss of each sample is needed"
     ensure(valid, f"fit: {name} returned a {type(losses).__name__}; {needed}.", TypeError)
     ensure(dr.width(losses), f"fit: {name} returned no losses; the loss of each sample is needed.")
-    traced = losses.state != dr.VarState.Literal
-    ensure(traced, f"fit: {name} returned a constant; a loss that depends on the field is needed.")
+    ensure(not constant(losses), f"fit: {name} returned a constant; a loss that depends on the field is needed.")
     with dr.suspend_grad():
         return dr.width(losses), drawn, outside.message(step.field, notes)
 
