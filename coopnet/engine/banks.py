@@ -177,9 +177,8 @@ class ScopeBankOp(BankOp):
         return self.called(dr.uint32_array_t(type(xs[0]))(0), [self.ops])
 
     def pull_back(self, dys: list, samples: int) -> tuple[list, list | None]:
-        # None for buffers without gradient, whose banks are not read
-        deferred = [outside(b) if dr.grad_enabled(b) else None for b in self.plan.buffers]
-        waits, context = all(d.waits() for d in deferred if d is not None), loop_banks.innermost()
+        deferred = {i: outside(b) for i, b in enumerate(self.plan.buffers) if dr.grad_enabled(b)}
+        waits, context = all(d.waits() for d in deferred.values()), loop_banks.innermost()
         collected = not waits and self.spread and context is not None and context.takes(self.plan.buffers)
         where, _ = choose(SCOPES, GradientScope(waits, self.spread, collected))
         if where == "one buffer":
@@ -189,15 +188,17 @@ class ScopeBankOp(BankOp):
             return self.plan.pullback(tape, dys, self.key, lambda op, *seen: op.multiplier.outer(op, *seen)), None
         if where == "end of scope":
             count = banks_in_scope(samples, self.plan.vectors) if self.spread else 1
-            once: list[Any] = [d and d.once for d in deferred]
+            shared: dict[int, Callable] = {i: d.once for i, d in deferred.items()}
         else:
             assert context is not None
             count = context.banks or banks_in_scope(samples, self.plan.vectors, limits.BANKS_TURNS)
-            once = [functools.partial(context.once, b) if dr.grad_enabled(b) else None for b in self.plan.buffers]
-        # all uses of the network in the scope share the banks of buffers that need gradients
+            shared = {i: functools.partial(context.once, self.plan.buffers[i]) for i in deferred}
         biases = tuple(op.bias.offset for op in affine(self.ops) if op.bias is not None)
-        makes = [functools.partial(Banks, b, self.ops, count) for b in self.buffers]
-        sets = [make() if o is None else o((count, biases), make) for o, make in zip(once, makes, strict=True)]
+        sets = []
+        for i, buffer in enumerate(self.buffers):
+            make = functools.partial(Banks, buffer, self.ops, count)
+            # All uses of the network in the scope share banks. Those of buffers without gradient are not read.
+            sets.append(shared[i]((count, biases), make) if i in shared else make())
         return self._fill(sets, count, self.xs, dys, self._key_args(samples)), None
 
 
