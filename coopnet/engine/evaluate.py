@@ -31,7 +31,7 @@ from .spill import SpillOp
 from .stack import evaluate as evaluate_lanes
 from .stack import stacked
 from .store import StoreOp, evaluate_between_kernels, slopes
-from .strategies import EVALUATION, GRADIENTS, LOSSES, SLOPES, StepLoss, choose, worth_launching
+from .strategies import EVALUATION, GRADIENTS, LOSSES, SLOPES, StepLoss, choose, tangents_apart
 
 #: The ways that are custom operations of Dr.Jit, by name in :data:`~.strategies.GRADIENTS` and ``EVALUATION``.
 OPERATIONS: dict[str, type[NetworkOp]] = {
@@ -123,12 +123,10 @@ def _tangents(s: Situation, components: int) -> int:
 
 def _in_parts(ops: Sequence[Op], x: Bundle, key: Key | None, most: int, s: Situation) -> Bundle:
     """:func:`evaluate` with at most so many tangents at a time."""
-    # In one kernel, OptiX would interleave the parts. If gradients are needed, values are evaluated anyway.
-    in_kernels_of_their_own = not (s.stacked or s.weights or s.inputs) and worth_launching(s)
     parts = []
     for i in range(1, len(x), most):
         parts.append(_evaluate(ops, [x[0], *x[i : i + most]], key))
-        if in_kernels_of_their_own:
+        if tangents_apart(s):
             vectors = [list(v) for v in parts[-1]]
             dr.eval(vectors)
             parts[-1] = [drnn.CoopVec(v) for v in vectors]

@@ -99,6 +99,19 @@ def worth_launching(s: Situation) -> bool:
     return s.samples >= limits.LAUNCHES_SAMPLES and not s.symbolic
 
 
+def tangents_apart(s: Situation) -> bool:
+    """Are tangents that exceed the registers of one kernel computed by several kernels?
+
+    In one kernel, OptiX would interleave them. If gradients are needed, values are evaluated anyway.
+    """
+    return not (s.stacked or s.weights or s.inputs) and worth_launching(s)
+
+
+def reads_transposed(shape: tuple[int, int]) -> bool:
+    """May a GPU read a copy of the transposed matrix of this ``shape``? See :func:`~.multipliers.with_transposed`."""
+    return min(shape) > 1 and max(shape) > limits.LONG_VECTOR
+
+
 def kernels_end(s: Situation) -> list:
     """The layers with whose inputs a GPU's kernel ends, if activations are kept; none on a CPU.
 

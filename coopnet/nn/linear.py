@@ -11,7 +11,8 @@ import drjit.nn as drnn
 
 from ..checks import NetworkError, check_choice, check_flag, check_in_features, check_number, check_same_backend, ensure
 from ..checks.sizes import check_entries, check_features
-from ..engine import Affine, evaluate, limits
+from ..engine import Affine, evaluate
+from ..engine.strategies import reads_transposed
 from ..jit import kinds
 from ..jit.layout import Layout
 from ..jit.unpacked import Constant
@@ -107,8 +108,7 @@ class Linear(drnn.Linear, Module):
             layer.bias = dr.zeros(dtype, n_out)
         if dr.backend_v(dtype) == dr.JitBackend.CUDA and dr.is_half_v(dtype):
             shape = layer.weights.shape
-            transposed = min(shape) > 1 and max(shape) > limits.LONG_VECTOR  # see multipliers.with_transposed()
-            layer.layout = Constant(Layout.find(dtype, shape, bias, transposed))
+            layer.layout = Constant(Layout.find(dtype, shape, bias, reads_transposed(shape)))
         return layer, n_out
 
     def _set_weights(self, dtype: type, numbers: Any, n_out: int, n_in: int) -> None:
