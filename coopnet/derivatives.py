@@ -18,6 +18,7 @@ from .checks import check_above, check_backend, check_type, ensure
 from .engine import input_gradient
 from .jit import kinds
 from .jit.half import widened
+from .jit.kernel_parameters import kept
 from .nn import Encoding, Identity
 from .nn.sequential import apply, segments
 from .random.key import Key
@@ -143,9 +144,9 @@ def numerical_gradient(field: Any, p: Any, eps: Any, key: Key | None = None) -> 
         entries, samples = dr.width(eps), kinds.samples(p, kind)
         valid = entries > 0 and (1 in (entries, samples) or entries == samples)
         ensure(valid, f"{where}: eps has {entries} entries for {samples} samples; 1, or one for each, is needed.")
-        eps = single(eps)
+        eps = kept(single(eps))
     else:
-        eps = check_above(where, "eps", eps)
+        eps = kept(single(check_above(where, "eps", eps)))
     parts = [single(v) for v in kinds.rows(p, kind)]
 
     def at(i: int, step: Any) -> Any:

@@ -59,7 +59,7 @@ def _evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
     s = situation_of(ops, x)
     if len(x) > 1 and len(x) - 1 > (limit := _tangents(s, len(x[0]))):
         return _in_parts(ops, x, key, limit, s)
-    x = varying(_widened(x, s.samples))
+    x = varying(_widened(x, s.samples), next(iter(s.network.buffers), None))
     way, _ = choose(GRADIENTS if s.weights else EVALUATION, s)
     if way == "kernel":
         return in_room(ops, x, key).y

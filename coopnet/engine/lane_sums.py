@@ -36,15 +36,15 @@ class LaneSumOp(NetworkOp):
 
     def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None) -> list:  # type: ignore[override]
         y = super().eval(plan, buffers, xs, key)
-        # the backward pass reads inputs and cotangents from memory: without outputs, it would evaluate the network again
+        # the backward pass reads inputs and cotangents from memory, and cotangents depend on outputs
         dr.eval(xs, y)
         return y
 
     def prepared(self, ops: Sequence[Op]) -> tuple[Sequence[Op], Store | None]:
-        return for_backward(ops, self.plan.situation, self.plan.wants_x), None
+        return for_backward(ops, self.plan.situation), None
 
     def pull_back(self, dys: list, samples: int) -> tuple[list, list | None]:
-        leaf = type(dys[0])
+        leaf: Any = type(dys[0])
         uint32 = dr.uint32_array_t(leaf)
         key = None if self.key is None else self.key.traced(uint32)
         sample = batch_sample([*dys, *self.xs], samples)

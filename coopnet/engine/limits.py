@@ -6,6 +6,7 @@ All are read from this module at every use, so that tests can set them.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import TypeVar
 
@@ -56,9 +57,11 @@ UNROLLED_TRAINED = {8: (20_000, 12_000), 16: (20_000, 20_000)}
 UNROLLED_SAMPLES, UNROLLED_RUNS = 1 << 11, 1 << 25
 #: By the lanes of a CPU's vectors: outputs that are summed in registers at a time.
 UNROLLED_ROWS = {8: 12, 16: 16}
-#: Most multiplications for a sample, in one direction, for which sums in local memory are faster than products, and
-#: fewest lanes of a CPU's vectors.
-LANE_SUMS, LANE_SUMS_LANES = 6_000, 16
+#: Most bytes that a thread holds where its lanes sum up gradients. They are part of its stack, which has 8 MiB on
+#: Linux, and as little as 512 KiB elsewhere.
+LANE_BYTES = 1 << 20 if sys.platform == "linux" else 256 << 10
+#: Fewest lanes of a CPU's vectors for which this was measured to be faster than products (benchmarks/own_steps.py).
+LANE_WIDTH = 8
 #: Lanes among which the samples of a batch are divided at most, samples of a lane at least, and samples of which a lane
 #: keeps activations.
 LANES, LANE_TURNS, LANE_SAMPLES = 1024, 64, 8

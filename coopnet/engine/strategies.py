@@ -159,9 +159,10 @@ def worth_unrolling(s: Situation) -> bool:
 
 
 def sums_in_lanes(s: Situation) -> bool:
-    """Do the lanes of a CPU sum up gradients faster than Dr.Jit multiplies?"""
-    short = s.network.multiplications <= limits.LANE_SUMS and s.lanes >= limits.LANE_SUMS_LANES
-    return short and s.vectors == 1 and not s.network.branches and not caller_multiplies(s)
+    """Can the lanes of a CPU sum up gradients, which is faster than Dr.Jit's product?"""
+    kept = s.network.multiplications + limits.LANE_SAMPLES * sum(map(sum, s.network.shapes))
+    fits = 4 * s.lanes * kept <= limits.LANE_BYTES and s.lanes >= limits.LANE_WIDTH
+    return fits and s.vectors == 1 and not s.network.branches and not caller_multiplies(s)
 
 
 def _forced(way: str, s: Situation) -> bool:
@@ -189,7 +190,7 @@ GRADIENTS = (
     *(Row(way, functools.partial(_forced, way), _ASKED) for way in PATHS[1:]),
     Row(
         "lane sums", lambda s: worth_unrolling(s) and sums_in_lanes(s),
-        "for short vectors, sums in local memory are faster than writing rows and multiplying them",
+        "sums in a thread's memory are faster than writing rows and multiplying them",
     ),
     Row("spill", worth_unrolling, _UNROLLED),
     Row("store", wide, "wide layers are multiplied faster between kernels than in one"),

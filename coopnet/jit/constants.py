@@ -45,12 +45,18 @@ def vector(parts: Sequence[Any], known: Sequence[Any]) -> drnn.CoopVec:
     return drnn.CoopVec(parts)
 
 
-def varying(bundle: Sequence[Any]) -> list[Any]:
-    """``bundle``, a value and its tangents. On LLVM, no vector of the result has only constants."""
-    if dr.backend_v(bundle[0].type) != dr.JitBackend.LLVM:
+def varying(bundle: Sequence[Any], memory: Any = None) -> list[Any]:
+    """``bundle``, a value and its tangents. On LLVM, no vector of the result has only constants.
+
+    A number in ``memory``, an evaluated array, makes the condition if all of the first vector are constants. Another
+    array, made in a virtual call of a function that is being frozen, would be freed before the function is replayed.
+    """
+    if dr.backend_v(bundle[0].type) != dr.JitBackend.LLVM or not any(all(map(constant, v)) for v in bundle):
         return list(bundle)
-    first = list(bundle[0])
-    return [vector(v, first) if all(map(constant, v)) else v for v in bundle]
+    known = list(bundle[0])
+    if memory is not None and all(map(constant, known)):
+        known.append(dr.gather(type(memory), dr.detach(memory), dr.uint32_array_t(type(memory))(0)))
+    return [vector(v, known) if all(map(constant, v)) else v for v in bundle]
 
 
 def constant(value: Any) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import drjit as dr
 
 from .constants import constant
-from .scopes import frozen, inside_call, symbolic
+from .scopes import frozen, inside_call, recording, symbolic
 
 
 def kernel_parameter(tp: type, value: Any) -> Any:
@@ -21,6 +21,12 @@ def kernel_parameter(tp: type, value: Any) -> Any:
     return tp(value) if literal else dr.opaque(tp, value)
 
 
-def without_literal(value: Any) -> Any:
-    """The Dr.Jit array ``value``, as a kernel's parameter if it is a literal with one entry, such as ``UInt32(3)``."""
-    return kernel_parameter(type(value), value[0]) if constant(value) and len(value) == 1 else value
+def kept(value: Any) -> Any:
+    """``value`` in memory, if it is a number that would be a constant in kernels, so that one kernel serves for all
+    numbers.
+
+    Unchanged while something is recorded or traced symbolically.
+    """
+    if recording() or dr.width(value) > 1 or dr.grad_enabled(value) or not constant(value):
+        return value
+    return dr.opaque(type(value), value[0])

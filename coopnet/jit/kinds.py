@@ -160,13 +160,13 @@ def of_width(v: Any, lanes: int) -> Any:
     return v if dr.width(v) == lanes else v + dr.zeros(type(v), lanes)
 
 
-def even(parts: list) -> list:
-    """``parts``; those with one lane that track gradients are broadcast to the width of the others.
+def even(parts: list, lanes: int = 1) -> list:
+    """``parts``; those with one lane that track gradients are broadcast to the width of the others, or to ``lanes``.
 
     As components of a cooperative vector, they would get a gradient with an entry for every lane, which Dr.Jit does not
     add up. The adjoint of this broadcast adds it up.
     """
-    lanes = max(dr.width(v) for v in parts)
+    lanes = max(lanes, *map(dr.width, parts))
     if lanes == 1:
         return parts
     return [of_width(v, lanes) if dr.grad_enabled(v) else v for v in parts]

@@ -8,7 +8,7 @@ import drjit as dr
 import numpy as np
 
 from ..checks import check, ensure, entries, shown, shown_typed, whole
-from ..jit.kernel_parameters import without_literal
+from ..jit.kernel_parameters import kept
 from ..jit.scopes import recording
 
 #: Bits of the unsigned types. Where a wider type is needed, a narrower one is accepted.
@@ -48,7 +48,7 @@ def key_part(value: Any, name: str, bits: int) -> Any:
         if given > bits:
             needed = f"a UInt{bits} is needed: UInt{bits}({name})"
             raise TypeError(f"Key: {name} is a Dr.Jit {type(value).__name__}; {needed}.")
-        return without_literal((dr.uint64_array_t if bits == 64 else dr.uint32_array_t)(value)(value))
+        return kept((dr.uint64_array_t if bits == 64 else dr.uint32_array_t)(value)(value))
     if isinstance(value, np.ndarray) and name == "index":
         kind = f"Key: index is a NumPy array of {value.dtype} with shape {value.shape}"
         ensure(value.ndim == 1 and value.dtype.kind in "iu", f"{kind}; 1D integers are needed.", TypeError)

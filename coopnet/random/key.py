@@ -10,7 +10,7 @@ import numpy as np
 
 from ..checks import check_backend, ensure
 from ..jit.kernel_parameters import kernel_parameter
-from ..jit.scopes import inside_call
+from ..jit.scopes import frozen, inside_call
 from .counter_words import check_sizes, halves, key_part
 
 
@@ -108,10 +108,19 @@ _NO_LANES = (
 )
 
 
+_NUMPY = (
+    "Key: index is a NumPy array, which a function that is being frozen cannot read; make the key outside, with "
+    "index=UInt32(index)."
+)
+
+
 def _traced(value: Any, tp: type) -> Any:
     if value is None or type(value) is tp:
         return value
     if isinstance(value, dr.ArrayBase):
         check_backend("Key: holds", value, tp)
         return tp(value)
-    return tp(value) if isinstance(value, np.ndarray) else kernel_parameter(tp, value)
+    if isinstance(value, np.ndarray):
+        ensure(not frozen(), _NUMPY)
+        return tp(value)
+    return kernel_parameter(tp, value)

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..checks import check, check_backend, check_type, check_unsigned, ensure, shown, shown_typed
 from ..jit import kinds
+from ..jit.kernel_parameters import kept
 from . import draws
 from .key import Key
 
@@ -118,7 +119,7 @@ class Law:
         if issubclass(leaf, np.generic):
             return min(max(float(self.p[0]), 0.0), most)
         check_backend(f"{self.where}: p is", self.p, leaf)
-        return dr.clip(precision(leaf)(dr.detach(self.p)), 0, most)
+        return dr.clip(precision(leaf)(kept(dr.detach(self.p))), 0, most)
 
 
 class MaskLaw(Law):

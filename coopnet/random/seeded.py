@@ -11,7 +11,7 @@ import numpy as np
 from ..backend import require
 from ..checks import check_choice, ensure, shown
 from ..jit import kinds
-from ..jit.kernel_parameters import kernel_parameter, without_literal
+from ..jit.kernel_parameters import kept, kernel_parameter
 from ..jit.scopes import inside_call
 from .counter_words import check_uint, halves, integers
 from .law import check_probability, numpy_dtype, rounded
@@ -128,7 +128,7 @@ def _seeds(seed: Any, shape: tuple[int, ...], leaf: type) -> Any:
         return values
     uint64 = dr.uint64_array_t(leaf)
     one = isinstance(values, np.ndarray) and len(values) == 1  # a parameter of the kernel, not part of it
-    return kernel_parameter(uint64, int(values[0])) if one else without_literal(uint64(values))
+    return kernel_parameter(uint64, int(values[0])) if one else kept(uint64(values))
 
 
 def _offsets(offset: Any, shape: tuple[int, ...], leaf: type, convention: str) -> Any:

@@ -13,8 +13,8 @@ from ..backend import namespace, require
 from ..checks import check, check_backend, check_lanes, check_mask, check_type, ensure, entries, is_number, shown
 from ..field import NeuralField
 from ..jit import kinds
-from ..jit.constants import constant
-from ..jit.scopes import frozen, recording
+from ..jit.kernel_parameters import kept
+from ..jit.scopes import frozen
 
 
 def vector_type(leaf: type) -> Any:
@@ -36,17 +36,6 @@ def home(*given: Any) -> type:
             if isinstance(v, dr.ArrayBase) and kinds.describe(type(v)).is_jit:
                 return kinds.describe(type(v)).leaf
     return namespace(require("auto")).Float32
-
-
-def kept(value: Any) -> Any:
-    """``value`` in memory, if it is a number that would be a constant in kernels, so that one kernel serves for all
-    numbers.
-
-    Unchanged while something is recorded or traced symbolically.
-    """
-    if recording() or dr.width(value) > 1 or dr.grad_enabled(value) or not constant(value):
-        return value
-    return dr.opaque(type(value), value[0])
 
 
 def vector(where: str, name: str, value: Any, leaf: type) -> Any:

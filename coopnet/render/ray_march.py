@@ -12,10 +12,11 @@ import drjit.nn as drnn
 from ..checks import check, check_choice, check_flag, check_int, check_number, check_type, ensure, entries
 from ..checks.sizes import MAX_ENTRIES
 from ..field import NeuralField
+from ..jit.kernel_parameters import kept
 from ..jit.scopes import symbolic
 from ..nn import Module
 from ..random.key import Key
-from .arguments import Rays, kept
+from .arguments import Rays
 from .march_loop import Marcher
 from .march_replay import march_replay
 from .march_wide import march_wide

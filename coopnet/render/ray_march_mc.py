@@ -9,6 +9,7 @@ from typing import Any
 import drjit as dr
 
 from ..field import NeuralField
+from ..jit.kernel_parameters import kernel_parameter
 from ..random.key import Key
 from ..uncertainty.ensemble import separate
 from ..uncertainty.mc_dropout import check_draws, check_passes, each_once, over_passes
@@ -123,9 +124,9 @@ def ray_march_mc(
             mean, deviation = _moments([march(member, None) for member in separate(field)])
         else:
             uint32 = dr.uint32_array_t(rays.leaf)
-            index = dr.opaque(uint32, 0) if key.index is None else key.index
+            index = kernel_parameter(uint32, 0) if key.index is None else key.index
             drawn = Key(key.seed, index, key.step).traced(uint32)
-            count = dr.opaque(uint32, samples)
+            count = kernel_parameter(uint32, samples)
             first = drawn.step * count
             mean, deviation = over_passes(lambda i: march(field, drawn.fold_in(first + i)), count, rays.leaf)
         *rgb, depth, transmittance = mean

@@ -43,6 +43,10 @@ class SampledRays:
         """``rays``, with zeros for those that are not marched, and the mask of those that are."""
         near, far, alive = rays.number("near", near), rays.number("far", far), rays.mask(active)
         leaf, n = rays.leaf, rays.lanes
+        if key is not None:
+            key = key.traced(dr.uint32_array_t(leaf))
+            if n == 1:  # one ray, with as many masks as the key has entries
+                n = max(dr.width(v) for v in (key.seed, key.index, key.step) if v is not None)
         parts = [*rays.o, *rays.d, near, far]
         parts = [v + dr.zeros(leaf, n) if dr.width(v) == 1 else v for v in parts]
         for v in parts:
@@ -51,9 +55,7 @@ class SampledRays:
         o, d, (near, far) = parts[:3], parts[3:6], parts[6:]
         words = None
         if key is not None:
-            uint32 = dr.uint32_array_t(leaf)
-            key = key.traced(uint32)
-            index, step, _ = key.words(uint32, n)
+            index, step, _ = key.words(dr.uint32_array_t(leaf), n)
             words = index, step, key.seed
         dt = (far - near) * (1 / steps)
         return cls(o, d, near, dt, steps, alive & (far > near), words, jitter, masks), alive

@@ -9,8 +9,9 @@ from typing import Any
 import drjit as dr
 
 from ..checks import check, check_above, check_int, is_number
+from ..jit.kernel_parameters import kept
 from ..random.key import Key
-from .arguments import Rays, kept
+from .arguments import Rays
 from .sphere_trace_loop import FINE, HALF, FoundHit, Limits, trace
 from .surface import Surface
 

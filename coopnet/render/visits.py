@@ -11,8 +11,9 @@ from ..backend import namespace, require
 from ..checks import check_backend, check_int, check_same_backend, ensure
 from ..checks.sizes import check_entries
 from ..field import NeuralField
+from ..jit.kernel_parameters import kept
 from ..jit.scopes import symbolic
-from .arguments import Rays, kept, vector
+from .arguments import Rays, vector
 from .cells import BoxOfCells
 from .march_loop import Marcher
 from .radiance import Radiance

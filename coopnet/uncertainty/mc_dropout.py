@@ -12,6 +12,7 @@ from ..checks import check, check_type, shown_typed, whole
 from ..engine.modes import is_deterministic
 from ..field import NeuralField
 from ..jit import kinds
+from ..jit.kernel_parameters import kernel_parameter
 from ..nn.displaced import Displaced
 from ..nn.drawn import Drawn, DrawnGrid
 from ..nn.dropout import Dropout
@@ -82,7 +83,7 @@ def mc_dropout(field: Any, x: Any, key: Key, samples: int) -> tuple[Any, Any]:
     key = key.traced(uint32)
     if (found := _of_members(field, x, samples)) is not None:
         return found
-    count = dr.opaque(uint32, samples)
+    count = kernel_parameter(uint32, samples)
     first = key.step * count
     if kind == kinds.TENSOR:
         if not isinstance(field, NeuralField):

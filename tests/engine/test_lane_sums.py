@@ -145,9 +145,10 @@ def test_infinite_gradients_are_not_lost(llvm, in_lanes):
 
 def test_replays(llvm, in_lanes):
     """Of other samples and masks; another number of samples is recorded anew."""
-    field, frozen = network(dropout=0.2), dr.freeze(gradient)
+    frozen = dr.freeze(gradient)
     for turn, samples in enumerate((N, N, N + 5, 1, N)):
         x, key = points(llvm, samples, turn), cn.Key(llvm.UInt64(turn), step=llvm.UInt32(turn))
+        field = network(dropout=0.2)
         found = [v.numpy() for v in frozen(field, x, key)]
         with cn.gradient_path("spill"):
             alike(found, [v.numpy() for v in gradient(field, x, key)])
