@@ -60,8 +60,9 @@ UNROLLED_ROWS = {8: 12, 16: 16}
 #: Most bytes that a thread holds where its lanes sum up gradients. They are part of its stack, which has 8 MiB on
 #: Linux, and as little as 512 KiB elsewhere.
 LANE_BYTES = 1 << 20 if sys.platform == "linux" else 256 << 10
-#: Fewest lanes of a CPU's vectors for which this was measured to be faster than products (benchmarks/own_steps.py).
-LANE_WIDTH = 8
+#: Fewest lanes of a CPU's vectors, and fewest samples, for which this is faster than products
+#: (benchmarks/own_steps.py). With 8 lanes, it gained 1.2 times at 32 units, and lost as much at 16 and 64.
+LANE_WIDTH, LANE_SUM_SAMPLES = 16, 1 << 13
 #: Lanes among which the samples of a batch are divided at most, samples of a lane at least, and samples of which a lane
 #: keeps activations.
 LANES, LANE_TURNS, LANE_SAMPLES = 1024, 64, 8

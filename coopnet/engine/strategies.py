@@ -161,8 +161,9 @@ def worth_unrolling(s: Situation) -> bool:
 def sums_in_lanes(s: Situation) -> bool:
     """Can the lanes of a CPU sum up gradients, which is faster than Dr.Jit's product?"""
     kept = s.network.multiplications + limits.LANE_SAMPLES * sum(map(sum, s.network.shapes))
-    fits = 4 * s.lanes * kept <= limits.LANE_BYTES and s.lanes >= limits.LANE_WIDTH
-    return fits and s.vectors == 1 and not s.network.branches and not caller_multiplies(s)
+    fits = 4 * s.lanes * kept <= limits.LANE_BYTES
+    pays = s.lanes >= limits.LANE_WIDTH and s.samples >= limits.LANE_SUM_SAMPLES and not caller_multiplies(s)
+    return fits and pays and s.vectors == 1 and not s.network.branches
 
 
 def _forced(way: str, s: Situation) -> bool:

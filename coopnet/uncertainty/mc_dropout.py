@@ -208,7 +208,7 @@ def warn_unseen(field: Any, where: str, stacklevel: int) -> None:
     problem = (
         "the entries of its grid that no sample has visited are near 0 under every mask, where it seems most certain"
     )
-    hint = "use coopnet.laplace(), or an ensemble"
+    hint = "use coopnet.laplace()"
     message = f"{where}: dropout does not tell what the field has not seen: {problem}; {hint}."
     warnings.warn(message, RuntimeWarning, stacklevel=stacklevel)
 

@@ -19,7 +19,7 @@ N = 700
 def in_lanes(set_limits, play_lanes, chosen):
     """Short batches are summed in lanes; returns what was chosen where weights were differentiated."""
     play_lanes(16)
-    set_limits(UNROLLED_SAMPLES=1, LANE_TURNS=20, LANES=48)
+    set_limits(UNROLLED_SAMPLES=1, LANE_SUM_SAMPLES=1, LANE_TURNS=20, LANES=48)
     return lambda: {way for s, way in chosen if s.weights}
 
 
