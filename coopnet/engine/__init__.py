@@ -20,6 +20,7 @@ ways to compute gradients
 :mod:`.banks`                 in the kernel, added up in several buffers
 :mod:`.inner_loss`            in the kernel, with the loss between forward and backward pass
 :mod:`.loop_banks`            for ``dr.backward`` within a loop
+:mod:`.lane_sums`             within lanes of a CPU's kernel, over samples of their own
 :mod:`.spill`                 as products of rows that the backward pass writes
 :mod:`.store`                 as products of rows that the forward pass writes
 :mod:`.stack`                 for fields side by side, each lane with its own parameters
