@@ -65,7 +65,11 @@ class LaneSumOp(NetworkOp):
         def several(start: Any, gradients: list, vectors: list) -> tuple:
             zero = uint32(0)
             _, start, vectors = dr.while_loop(
-                (zero, start, vectors), lambda k, *_: k < limits.LANE_SAMPLES, keep, label="coopnet: samples"
+                (zero, start, vectors),
+                lambda k, *_: k < limits.LANE_SAMPLES,
+                keep,
+                label="coopnet: samples",
+                mode="symbolic",
             )
             for i, m in enumerate(matrices):
                 pair = vectors[2 * i : 2 * i + 2]
@@ -74,6 +78,7 @@ class LaneSumOp(NetworkOp):
                     lambda b, *_, m=m: b < m.rows * m.columns,
                     m.add,
                     label="coopnet: products",
+                    mode="symbolic",
                 )
                 vectors[2 * i : 2 * i + 2] = pair
             return start + limits.LANE_SAMPLES, gradients, vectors
@@ -84,6 +89,7 @@ class LaneSumOp(NetworkOp):
                 lambda start, *_: start * lanes < samples,
                 several,
                 label="coopnet: lanes",
+                mode="symbolic",
             )
             written = [m.written(gradient, first) for m, gradient in zip(matrices, gradients, strict=True)]
         dr.eval(written, dxs)
@@ -166,7 +172,9 @@ class _Matrix:
             return b + 1, gradient
 
         zero = type(lane)(0)
-        dr.while_loop((zero, gradient), lambda b, _: b < self.rows * self.columns, write, label="coopnet: sums")
+        dr.while_loop(
+            (zero, gradient), lambda b, _: b < self.rows * self.columns, write, label="coopnet: sums", mode="symbolic"
+        )
         return written
 
     def entry(self, total: Any, row: Any, column: Any) -> Any:

@@ -155,6 +155,19 @@ def test_replays(llvm, in_lanes):
     assert frozen.n_recordings == 4 and "lane sums" in in_lanes()
 
 
+def test_evaluated_loops_are_asked_for(llvm, in_lanes):
+    """The loops of this way are part of its kernel all the same."""
+    with (
+        dr.scoped_set_flag(dr.JitFlag.SymbolicLoops, False),
+        dr.scoped_set_flag(dr.JitFlag.SymbolicConditionals, False),
+    ):
+        found = dr.freeze(gradient)(network(dropout=0.2), points(llvm), cn.Key(1))[1].numpy()
+    with cn.gradient_path("spill"):
+        expected = gradient(network(dropout=0.2), points(llvm), cn.Key(1))[1].numpy()
+    np.testing.assert_allclose(found, expected, rtol=0, atol=3e-6 * np.abs(expected).max())
+    assert "lane sums" in in_lanes()
+
+
 def test_a_layer_that_is_there_twice(llvm, in_lanes):
     layer = cn.Linear(8, 8)
     net = cn.Sequential(cn.Linear(5, 8), cn.ReLU(), layer, cn.Tanh(), layer, cn.ReLU(), cn.Linear(8, 3))
