@@ -3,6 +3,7 @@ r"""Weight gradients that the lanes of a CPU's kernel sum up, each over samples 
 Lane :math:`l` of :math:`L` visits the samples :math:`l, l + L, l + 2 L, \dots` in a loop. It keeps the activations and
 cotangents of a few samples in local memory. Then it adds their outer products to a gradient of its own, also in local
 memory, a block of 4 by 4 entries at a time in registers. The gradients of all lanes are written and summed at the end.
+A packet of numbers in local memory has one place, because Dr.Jit finds each place by a reduction over lanes.
 
 Where samples are spilled instead, Dr.Jit writes every number of a row by an instruction of its own, and its matrix
 product copies both operands first. For short vectors, both take longer than the network.
