@@ -187,3 +187,10 @@ def test_sums_do_not_depend_on_the_machine(llvm, in_lanes):
         dr.set_thread_count(threads)
     assert all(np.array_equal(r, results[0]) for r in results) and in_lanes() == {"lane sums"}
     assert [lanes_for(n) for n in (1, 16 * 20, 16 * 20 + 320, 10**6)] == [16, 16, 32, 48]
+
+
+def test_explained(llvm, in_lanes):
+    """4 by 4 blocks of matrices of 13 x (5 + 1), 13 x (13 + 1) and 3 x (13 + 1), for each of 48 lanes."""
+    found = network().explain(N)
+    assert (found.path, found.memory) == ("lane sums", 48 * 4 * 16 * (4 * 2 + 4 * 4 + 1 * 4))
+    assert "each lane adds up outer products of samples of its own, 84.0 KiB in all" in str(found)
