@@ -20,6 +20,7 @@ from ..checks import (
 )
 from ..checks.sizes import check_entries
 from ..jit import kinds
+from ..jit.kernel_parameters import kept
 from ..random.key import Key
 from ..training.sampling import uniform
 from .arguments import vector
@@ -179,6 +180,7 @@ class OccupancyGrid(BoxOfCells):
         share = check_int(where, "share", share, 1, self.cells)
         with dr.suspend_grad():
             uint32, float32 = type(self.bits), type(self.density)
+            decay, threshold = kept(float32(decay)), kept(float32(threshold))
             count = -(-self.cells // share)
             lane = dr.arange(uint32, count)
             u = uniform(4, Key(key.seed, lane, key.step), float32, stream=CELL_STREAM)
@@ -217,7 +219,7 @@ class OccupancyGrid(BoxOfCells):
         ensure(dr.width(densities) == self.cells, f"{where}: got {dr.width(densities)} values for {self.cells} cells.")
         lane = dr.arange(uint32, self._padded())
         self.density = dr.gather(float32, densities, lane, lane < self.cells)
-        self._set_bits(threshold)
+        self._set_bits(kept(float32(threshold)))
 
     def _set_bits(self, threshold: Any) -> None:
         uint32 = type(self.bits)

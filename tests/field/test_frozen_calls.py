@@ -104,6 +104,19 @@ def test_numbers_in_arrays_compile_nothing_new(ns, backend):
         assert turn == 0 or all(k["cache_hit"] for k in history)
 
 
+def test_numbers_of_grids_compile_nothing_new(ns, backend):
+    volume = cn.NeuralField(None, cn.MLP(3, 4, width=16, depth=1)).build(backend, seed=1)
+    grid = cn.render.OccupancyGrid(8, backend=backend)
+    for turn, number in enumerate((0.1, 0.2, 0.3)):
+        with dr.scoped_set_flag(dr.JitFlag.KernelHistory, True):
+            dr.kernel_history_clear()
+            grid.update(volume, cn.Key(1, step=turn), decay=number, threshold=number)
+            grid.set_density(dr.full(ns.Float, 0.25, grid.cells), threshold=number)
+            assert grid.share() == (number < 0.25)
+            history = dr.kernel_history([dr.KernelType.JIT])
+        assert turn == 0 or all(k["cache_hit"] for k in history)
+
+
 @pytest.mark.parametrize("mode", ["loop", "replay", "wide"])
 def test_a_ray_that_many_masks_share(ns, backend, mode):
     volume = cn.NeuralField(None, cn.MLP(3, 4, width=16, depth=1, activation="silu", dropout=0.1)).build(
