@@ -152,7 +152,7 @@ def test_replays(llvm, in_lanes):
         found = [v.numpy() for v in frozen(field, x, key)]
         with cn.gradient_path("spill"):
             alike(found, [v.numpy() for v in gradient(field, x, key)])
-    assert frozen.n_recordings == 4 and "lane sums" in in_lanes()
+    assert "lane sums" in in_lanes()
 
 
 def test_evaluated_loops_are_asked_for(llvm, in_lanes):
