@@ -16,7 +16,7 @@ from .jit import kinds
 from .jit.half import widened
 from .jit.lanes import Gate, only
 from .jit.scopes import symbolic
-from .random.key import Key
+from .random.key import Key, draws
 
 _notes: ContextVar[list[tuple[Any, list, Any]] | None] = ContextVar("notes", default=None)
 
@@ -89,15 +89,10 @@ class Call:
         flat = kinds.flat(parts)
         if any(dr.grad_enabled(v) for v in flat):
             self._gate = Gate()
-            even = kinds.even(flat, self._masks())
+            even = kinds.even(flat, draws(self.key))
             gated = iter(self._gate.enter([v for v in even if dr.grad_enabled(v)]))
             parts = kinds.split([next(gated) if dr.grad_enabled(v) else v for v in even], len(parts))
         return parts
-
-    def _masks(self) -> int:
-        """How many lanes have a mask of their own, by the key."""
-        parts = () if self.key is None else (self.key.seed, self.key.index, self.key.step)
-        return max((dr.width(v) for v in parts if v is not None), default=1)
 
     def leave(self, result: type, y: Any, *tangents: list) -> tuple[Any, list[list]]:
         """The network's output, of type ``result`` and in the container of the call, and its tangents as lists."""

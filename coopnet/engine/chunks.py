@@ -12,23 +12,28 @@ from . import limits
 
 
 class Chunk:
-    """``size`` samples from ``start`` on. In the last chunk, the batch's last sample is repeated to fill it.
+    """Some samples of a batch, by their numbers. Beyond the batch, its last sample is repeated.
 
     Args:
-        uint32: the type of indices.
-        start, size: the chunk's first sample, and its number of samples.
+        numbers: an array of indices.
         samples: number of samples of the batch.
     """
 
-    def __init__(self, uint32: type, start: int, size: int, samples: int):
-        # an opaque start makes all chunks the same kernel
-        lane = dr.arange(uint32, size) + dr.opaque(uint32, start)
-        self.inside = lane < samples
-        self._place = dr.minimum(lane, samples - 1)
+    def __init__(self, numbers: Any, samples: int):
+        self.inside = numbers < samples
+        self._place = dr.minimum(numbers, samples - 1)
 
     def part(self, v: Any) -> Any:
         """The chunk's entries of an array of the batch, evaluated."""
         return dr.gather(type(v), v, self._place) if dr.width(v) > 1 else v
+
+    def cotangents(self, dys: Sequence[Any]) -> list[Any]:
+        """:meth:`part` of each, zero for repeated samples."""
+        return [dr.select(self.inside, self.part(v), 0) for v in dys]
+
+    def key(self, words: Sequence[Any]) -> Key | None:
+        """The chunk's part of a key, whose :func:`words` are given."""
+        return Key(*map(self.part, words)) if words else None
 
     def put(self, whole: Sequence[Any], parts: Sequence[Any]) -> None:
         """Write ``parts`` of the chunk to their places in the arrays ``whole``."""
@@ -45,11 +50,17 @@ def even_size(samples: int, most: int) -> int:
 
 def chunks(uint32: type, samples: int, size: int, key: Key | None) -> Iterator[tuple[Chunk, Key | None]]:
     """The chunks of a batch, each with its part of the ``key``, whose numbers are evaluated."""
-    words: list[Any] = []
-    if key is not None:
-        key = key.traced(uint32)  # with Python numbers, every seed would need another kernel
-        words = [key.seed, key.words(uint32, samples)[0], key.step]
-        dr.eval(words)
+    parts = words(key, uint32, samples)
+    dr.eval(parts)
     for start in range(0, samples, size):
-        chunk = Chunk(uint32, start, size, samples)
-        yield chunk, None if key is None else Key(*map(chunk.part, words))
+        # an opaque start makes all chunks the same kernel
+        chunk = Chunk(dr.arange(uint32, size) + dr.opaque(uint32, start), samples)
+        yield chunk, chunk.key(parts)
+
+
+def words(key: Key | None, uint32: type, samples: int) -> list[Any]:
+    """Seed, index and step of ``key``, to be evaluated for :meth:`Chunk.key`; nothing if there is no key."""
+    if key is None:
+        return []
+    key = key.traced(uint32)  # with Python numbers, every seed would need another kernel
+    return [key.seed, key.words(uint32, samples)[0], key.step]

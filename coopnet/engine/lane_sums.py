@@ -12,6 +12,7 @@ product copies both operands first. For short vectors, both take longer than the
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ from ..random.key import Key
 from . import limits
 from .activation_cache import with_bias
 from .affine import Affine
+from .chunks import Chunk, words
 from .multipliers import for_backward
 from .network_op import NetworkOp, Plan
 from .ops import Op, Store, affine
@@ -47,8 +49,7 @@ class LaneSumOp(NetworkOp):
     def pull_back(self, dys: list, samples: int) -> tuple[list, list | None]:
         leaf: Any = type(dys[0])
         uint32 = dr.uint32_array_t(leaf)
-        key = None if self.key is None else self.key.traced(uint32)
-        sample = batch_sample([*dys, *self.xs], samples)
+        key, sample = words(self.key, uint32, samples), batch_sample([*dys, *self.xs], samples)
         dr.eval(dys, key, sample)
         dxs = [dr.empty(type(v), samples) for v in self.xs] if self.plan.wants_x else []
         matrices = [_Matrix(op, leaf) for op in affine(self.ops)]
@@ -59,8 +60,8 @@ class LaneSumOp(NetworkOp):
 
         def keep(k: Any, start: Any, vectors: list) -> tuple:
             """Evaluate a sample of each lane, forward and back."""
-            at = first + (start + k) * lanes
-            self._one(at, at < samples, dys, dxs, _part(key, at), k, matrices, vectors)
+            chunk = Chunk(first + (start + k) * lanes, samples)
+            self._one(chunk, chunk.key(key), dys, dxs, k, matrices, vectors)
             return k + 1, start, vectors
 
         def several(start: Any, gradients: list, vectors: list) -> tuple:
@@ -99,10 +100,10 @@ class LaneSumOp(NetworkOp):
         return dxs, [self._gradient(buffer, matrices, totals) for buffer in self.buffers]
 
     def _one(
-        self, at: Any, inside: Any, dys: list, dxs: list, key: Key | None, k: Any, matrices: list, vectors: list
+        self, chunk: Chunk, key: Key | None, dys: list, dxs: list, k: Any, matrices: list, vectors: list
     ) -> None:  # fmt: skip
-        """Evaluate the samples ``at``, and keep activations and cotangents in the ``vectors`` of sample ``k``."""
-        x, dy = ([_read(v, at, inside) for v in values] for values in (self.xs, dys))
+        """Evaluate a sample of each lane, and keep activations and cotangents in the ``vectors`` of sample ``k``."""
+        x, dy = [chunk.part(v) for v in self.xs], chunk.cotangents(dys)
         tape, mask = self.plan.evaluate(self.ops, x, key), live(dy)
         behind = iter(reversed(range(len(matrices))))  # a layer that is there twice has two numbers
 
@@ -112,8 +113,7 @@ class LaneSumOp(NetworkOp):
                 matrices[i].write(vectors[2 * i + j], j, k, only(mask, values))
 
         dx = only(mask, self.plan.pullback(tape, dy, key, visit))
-        for target, value in zip(dxs, dx, strict=True):
-            dr.scatter(target, value, at, inside, mode=dr.ReduceMode.Permute)
+        chunk.put(dxs, dx)
 
     def _gradient(self, buffer: Any, matrices: Sequence[_Matrix], totals: Sequence[Any]) -> Any:
         """The packed gradient of ``buffer``. A matrix that is used several times has several totals."""
@@ -137,9 +137,7 @@ class _Matrix:
 
     def __init__(self, op: Affine, leaf: Any):
         self.op, self.leaf = op, leaf
-        self.rows, self.columns = self.sides = tuple(
-            -(-n // SIDE) for n in (op.weights.shape[0], op.weights.shape[1] + (op.bias is not None))
-        )
+        self.rows, self.columns = self.sides = _sides(op)
         self.block: Any = _packet(leaf, SIDE * SIDE)
 
     def zero(self, lanes: int) -> Any:
@@ -186,31 +184,19 @@ class _Matrix:
 
 def lane_bytes(ops: Sequence[Op], samples: int) -> int:
     """Bytes of the gradients of all lanes."""
-    sides = [(op.weights.shape[0], op.weights.shape[1] + (op.bias is not None)) for op in affine(ops)]
-    return 4 * lanes_for(samples) * sum(-(-m // SIDE) * -(-n // SIDE) * SIDE**2 for m, n in sides)
+    return 4 * lanes_for(samples) * sum(math.prod(_sides(op)) * SIDE**2 for op in affine(ops))
+
+
+def _sides(op: Affine) -> tuple[int, int]:
+    """Rows and columns of blocks."""
+    rows, columns = op.weights.shape
+    return -(-rows // SIDE), -(-(columns + (op.bias is not None)) // SIDE)
 
 
 def lanes_for(samples: int) -> int:
     """Lanes among which ``samples`` are divided: it does not depend on the machine, so that sums do not, either."""
     lanes = min(limits.LANES, max(1, samples // limits.LANE_TURNS))
     return -(-lanes // limits.WIDE_LANES) * limits.WIDE_LANES
-
-
-def _read(v: Any, at: Any, inside: Any) -> Any:
-    """The entries of ``v`` for the samples ``at``, 0 outside."""
-    return dr.gather(type(v), v, at, inside) if dr.width(v) > 1 else dr.select(inside, v, 0)
-
-
-def _part(key: Key | None, at: Any) -> Key | None:
-    """The key of the samples ``at``."""
-    if key is None:
-        return None
-    index = at if key.index is None else _place(key.index, at)
-    return Key(_place(key.seed, at), index, _place(key.step, at))
-
-
-def _place(v: Any, at: Any) -> Any:
-    return v if dr.width(v) == 1 else dr.gather(type(v), v, dr.minimum(at, dr.width(v) - 1))
 
 
 @functools.cache

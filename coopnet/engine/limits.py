@@ -61,7 +61,7 @@ UNROLLED_ROWS = {8: 12, 16: 16}
 #: Linux, and as little as 512 KiB elsewhere.
 LANE_BYTES = 1 << 20 if sys.platform == "linux" else 256 << 10
 #: Fewest lanes of a CPU's vectors, and fewest samples, for which this is faster than products
-#: (benchmarks/own_steps.py). With 8 lanes, it gained 1.2 times at 32 units, and lost as much at 16 and 64.
+#: (benchmarks/own_steps.py). With 8 lanes, it is no faster at most widths.
 LANE_WIDTH, LANE_SUM_SAMPLES = 16, 1 << 13
 #: Lanes among which the samples of a batch are divided at most, samples of a lane at least, and samples of which a lane
 #: keeps activations.

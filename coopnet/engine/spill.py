@@ -95,7 +95,7 @@ class SpillOp(NetworkOp):
         dxs = [dr.empty(type(v), samples) for v in xs] if self.plan.wants_x else []
         for part, key in chunks(dr.uint32_array_t(leaf), samples, chunk, self.key):
             x = [part.part(v) for v in xs]
-            dy = [dr.select(part.inside, part.part(v), leaf(0)) for v in dys]  # zero for repeated samples
+            dy = part.cotangents(dys)
             if (cache := self.stored(x, key)) is not None:
                 products, dx = back_from(cache, self.plan, x, dy, key)
             else:

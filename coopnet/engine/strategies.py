@@ -208,7 +208,7 @@ GRADIENTS = (
     ),
     Row(
         "store", lambda s: slow_to_compile(s) and s.network.layouts_known,
-        "outer products of such long vectors compile for 40 s and more, and run hardly faster, if at all",
+        "outer products of such long vectors compile for long, and run hardly faster, if at all",
     ),
     Row(
         "banks", lambda s: s.frozen or one_bank(s),

@@ -108,6 +108,12 @@ _NO_LANES = (
 )
 
 
+def draws(key: Key | None) -> int:
+    """How many samples have draws of their own by the traced ``key``; 1 if it leaves that open."""
+    parts = () if key is None else (key.seed, key.index, key.step)
+    return max((dr.width(v) for v in parts if v is not None), default=1)
+
+
 _NUMPY = (
     "Key: index is a NumPy array, which a function that is being frozen cannot read; make the key outside, with "
     "index=UInt32(index)."

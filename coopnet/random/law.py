@@ -54,7 +54,8 @@ class Law:
             raise ValueError(f"{where}: rounds is {shown(rounds)}; accepted are 10 and 7.")
         self.scheduled = isinstance(p, dr.ArrayBase)
         (check_schedule if self.scheduled else check_probability)(p, where)
-        self.p, self.bits, self.stream = p, int(bits), check_unsigned(where, "stream", stream, 32)
+        self.p, self.bits = kept(p) if self.scheduled else p, int(bits)
+        self.stream = check_unsigned(where, "stream", stream, 32)
         self.rounds, self.where = int(rounds), where
 
     def check_entries(self, samples: int = 1) -> None:
@@ -119,7 +120,7 @@ class Law:
         if issubclass(leaf, np.generic):
             return min(max(float(self.p[0]), 0.0), most)
         check_backend(f"{self.where}: p is", self.p, leaf)
-        return dr.clip(precision(leaf)(kept(dr.detach(self.p))), 0, most)
+        return dr.clip(precision(leaf)(dr.detach(self.p)), 0, most)
 
 
 class MaskLaw(Law):

@@ -6,7 +6,7 @@ from typing import Any
 
 import drjit as dr
 
-from ..random.key import Key
+from ..random.key import Key, draws
 from ..random.philox import philox4x32
 from ..training.sampling import SAMPLE_STREAM
 from .arguments import Rays
@@ -45,8 +45,7 @@ class SampledRays:
         leaf, n = rays.leaf, rays.lanes
         if key is not None:
             key = key.traced(dr.uint32_array_t(leaf))
-            if n == 1:  # one ray, with as many masks as the key has entries
-                n = max(dr.width(v) for v in (key.seed, key.index, key.step) if v is not None)
+            n = draws(key) if n == 1 else n  # one ray, with as many masks as the key has entries
         parts = [*rays.o, *rays.d, near, far]
         parts = [v + dr.zeros(leaf, n) if dr.width(v) == 1 else v for v in parts]
         for v in parts:
