@@ -23,7 +23,10 @@ from coopnet.jit import views  # noqa: E402
 
 #: Samples, as a power of two, and launches.
 SAMPLES, LAUNCHES = {"cuda": 20, "llvm": 12}, 4
-SHAPES = ["64x64", "64x32", "64x16", "16x64", "32x32", "32x16", "16x16"]
+SHAPES = [
+    "64x64", "64x32", "64x16", "16x64", "32x32", "32x16", "16x16",
+    "64x8", "32x8", "16x8", "3x16", "3x32", "24x24", "24x32", "40x40", "40x64", "48x8", "48x16",
+]  # fmt: skip
 BANKS = (16, 256)
 
 

@@ -29,12 +29,13 @@ from ..jit import views
 from ..jit.batch_size import batch_sample, pin_batch_size
 from ..jit.deferred import outside
 from ..jit.lanes import WARP, Warps, live, only
-from ..jit.layout import BIAS_COLUMNS
+from ..jit.layout import GAP, Accumulator
 from ..jit.masks import unmasked
 from ..jit.registers import with_room
 from ..jit.scopes import symbolic
 from ..random.key import Key
 from . import limits, loop_banks
+from .activation_cache import with_bias
 from .affine import Affine, Weights
 from .modes import warn_stall
 from .network_op import NetworkOp, Plan
@@ -193,12 +194,12 @@ class ScopeBankOp(BankOp):
             assert context is not None
             count = context.banks or banks_in_scope(samples, self.plan.vectors, limits.BANKS_TURNS)
             shared = {i: functools.partial(context.once, self.plan.buffers[i]) for i in deferred}
-        biases = tuple(op.bias.offset for op in affine(self.ops) if op.bias is not None)
+        apart = tuple(v.offset for op in affine(self.ops) for v, _ in separate(op))
         sets = []
         for i, buffer in enumerate(self.buffers):
             make = functools.partial(Banks, buffer, self.ops, count)
             # All uses of the network in the scope share banks. Those of buffers without gradient are not read.
-            sets.append(shared[i]((count, biases), make) if i in shared else make())
+            sets.append(shared[i]((count, apart), make) if i in shared else make())
         return self._fill(sets, count, self.xs, dys, self._key_args(samples)), None
 
 
@@ -210,17 +211,21 @@ def adding(
     ``ops`` read the ``buffers`` that the banks are for; the ops ``evaluated`` are the same, or have other weights.
     """
     in_bank = affine(rebase(ops, buffers, [banks.banks[k] for banks in sets]))
-    sides = {op: Affine(Weights(view)) for banks in sets for op, view in banks.sides(ops, k)}
-    layers = zip(affine(evaluated), affine(ops), in_bank, strict=True)
-    targets = {op: (target, sides.get(layer)) for op, layer, target in layers}
+    accumulators = {op: pair for banks in sets for op, *pair in banks.accumulators(ops, k)}
+    targets: dict[Op, tuple[Affine, Affine | None]] = {}
+    for op, layer, own in zip(affine(evaluated), affine(ops), in_bank, strict=True):
+        matrix, bias = accumulators.get(layer, (None, None))
+        of_matrix = own if matrix is None else Affine(Weights(matrix))
+        of_bias = of_matrix if bias is matrix else Affine(Weights(bias))
+        targets[op] = of_matrix, None if bias is None else of_bias
 
     def visit(op: Affine, dy: Any, x: Any, biased: bool) -> None:
-        target, side = targets[op]
-        side = side if biased else None
-        target.multiplier.outer(target, dy, x, biased and side is None)
-        if side is not None:
-            one = drnn.CoopVec([x.type(1)] + [x.type(0)] * (BIAS_COLUMNS - 1))
-            side.multiplier.outer(side, dy, one, False)
+        of_matrix, of_bias = targets[op]
+        if of_bias is of_matrix:
+            x = drnn.CoopVec(with_bias(op, list(op.fill(x)), biased))
+        of_matrix.multiplier.outer(of_matrix, dy, x, biased and of_bias is None)
+        if biased and of_bias not in (of_matrix, None):
+            of_bias.multiplier.outer(of_bias, dy, drnn.CoopVec([x.type(1)]), False)
 
     return visit
 
@@ -228,24 +233,27 @@ def adding(
 class Banks:
     """``count`` accumulators for the gradients of one packed buffer.
 
-    After the matrices of the buffer, each bank has room for gradients of biases, which are accumulated as matrices (see
-    :class:`Layout`). ``biased`` maps the offset of a bias in the buffer to a layer with it and its offset in a bank.
+    After the matrices of the buffer, each bank has room for the gradients that have an :class:`Accumulator`. ``apart``
+    maps the offset of a matrix or bias in the buffer to its accumulator and the offset of that in a bank.
     """
 
     def __init__(self, buffer: Any, ops: Sequence[Op], count: int):
         self.leaf = leaf = type(buffer)
+        self.index = buffer.index
         self.width = width = dr.width(buffer)
-        self.biased: dict[int, tuple[Affine, int]] = {}
-        for op in affine(ops):
-            if op.bias is None or op.bias.buffer is not buffer:
-                continue
-            known = op.layout is not None and op.layout.bias is not None
-            if known and op.bias.offset not in self.biased:
-                width = -(-width // 64) * 64
-                self.biased[op.bias.offset] = (op, width)
-                width += op.layout.bias.size
+        self.apart: dict[int, tuple[Accumulator, int]] = {}
+        for op in self._of(ops):
+            for own, accumulator in separate(op):
+                if own.offset in self.apart:
+                    continue
+                if own is op.bias and op.layout.joint:
+                    start = self.apart[op.weights.offset][1]
+                else:
+                    start = -(-width // 64) * 64
+                    width = start + accumulator.view.size
+                self.apart[own.offset] = (accumulator, start)
         # Only the gradients of banks are read, not their values, so all banks share one array of values.
-        value = dr.opaque(leaf, 0, (width,)) if self.biased else dr.detach(buffer)
+        value = dr.opaque(leaf, 0, (width,)) if self.apart else dr.detach(buffer)
         self.banks, self.zeros = [leaf(value) for _ in range(count)], list[Any]()
         dr.enable_grad(self.banks)
         if symbolic():
@@ -264,55 +272,64 @@ class Banks:
         for bank in self.banks[: len(self.zeros)]:
             dr.set_grad(bank, self.zeros.pop(0))  # the bank must hold the only reference, or adding to it would copy
 
-    def sides(self, ops: Sequence[Op], k: int) -> Iterator[tuple[Affine, Any]]:
-        """The layers whose bias gradient is accumulated as a matrix, each with its view in bank ``k``."""
-        for op in affine(ops):
-            if op.bias is not None and op.bias.offset in self.biased:
-                owner, offset = self.biased[op.bias.offset]
-                # compare variables, not objects: tracing a scope again makes other objects
-                if owner.bias.buffer.index == op.bias.buffer.index:
-                    yield op, views.changed(owner.layout.bias, buffer=self.banks[k], offset=offset)
+    def _of(self, ops: Sequence[Op]) -> list[Affine]:
+        """Those of ``ops`` whose weights are in the buffer."""
+        # compare variables, not objects: tracing a scope again makes other objects
+        return [op for op in affine(ops) if op.weights.buffer.index == self.index]
+
+    def accumulators(self, ops: Sequence[Op], k: int) -> Iterator[tuple[Affine, Any, Any]]:
+        """Each layer, and the views of the accumulators of its matrix and its bias in bank ``k``, or ``None``.
+
+        They are the same object if matrix and bias have a joint one.
+        """
+        for op in self._of(ops):
+            matrix, bias = None, None
+            for own, accumulator in separate(op):
+                view = views.changed(accumulator.view, buffer=self.banks[k], offset=self.apart[own.offset][1])
+                if own is op.weights:
+                    matrix = view
+                else:
+                    bias = matrix if op.layout.joint else view
+            yield op, matrix, bias
 
     def sum(self) -> Any:
-        """Sum of the banks' gradients, taken in single precision, in the layout of the packed buffer."""
+        """Sum of the banks' gradients, taken in single precision, in the layout of the packed buffer.
+
+        It is not evaluated, so that it joins the kernel that reads it.
+        """
         single = dr.float32_array_t(self.leaf)
-        total = single(0)
-        for bank in self.banks:
-            total = total + single(dr.grad(bank))
-        if self.biased:
-            dr.eval(total)
-            with unmasked(self.leaf):  # a symbolic loop may end within an evaluated one, which has a mask
-                total = self._with_biases(total)
-        return self.leaf(total)  # unevaluated: the sum joins the kernel that reads it
-
-    def _with_biases(self, total: Any) -> Any:
-        result = dr.gather(type(total), total, dr.arange(dr.uint32_array_t(self.leaf), self.width))
-        for source, target in self._bias_places():
-            dr.scatter(result, dr.gather(type(total), total, source), target, mode=dr.ReduceMode.Permute)
-        return result
-
-    def _bias_places(self) -> Iterator[tuple[Any, Any]]:
-        """The place of each bias' gradient in a bank, and in the packed buffer."""
-        for op, offset in self.biased.values():
-            row = dr.arange(dr.uint32_array_t(self.leaf), op.weights.shape[0])
-            yield offset + dr.gather(type(row), op.layout.bias_places, row), views.places(op.bias, row)
+        return self.leaf(sum((single(gradient) for gradient in self._gradients()), single(0)))
 
     def side_by_side(self) -> Any:
         """The banks' gradients concatenated, each in the layout of the packed buffer; evaluated."""
         entry = dr.arange(dr.uint32_array_t(self.leaf), self.width)
         result = dr.empty(self.leaf, len(self.banks) * self.width)
-        gradients = [dr.grad(bank) for bank in self.banks]
-        for k, gradient in enumerate(gradients):
-            value = dr.gather(self.leaf, gradient, entry)
-            dr.scatter(result, value, entry + k * self.width, mode=dr.ReduceMode.Permute)
-        if self.biased:
-            dr.eval(result)
-        for source, target in self._bias_places():
-            for k, gradient in enumerate(gradients):
-                value = dr.gather(self.leaf, gradient, source)
-                dr.scatter(result, value, target + k * self.width, mode=dr.ReduceMode.Permute)
+        for k, gradient in enumerate(self._gradients()):
+            dr.scatter(result, gradient, entry + k * self.width, mode=dr.ReduceMode.Permute)
         dr.eval(result)
         return result
+
+    def _gradients(self) -> Iterator[Any]:
+        """The gradient of each bank, in the layout of the packed buffer."""
+        gradients = [dr.grad(bank) for bank in self.banks]
+        if not self.apart:
+            return iter(gradients)
+        entry = dr.arange(dr.uint32_array_t(self.leaf), self.width)
+        place, there = type(entry)(entry), dr.mask_t(entry)(True)
+        with unmasked(self.leaf):  # a symbolic loop may end within an evaluated one, which has a mask
+            for start, (accumulator, offset) in self.apart.items():
+                inside = (entry >= start) & (entry < start + dr.width(accumulator.origins))
+                origin = dr.gather(type(entry), accumulator.origins, entry - start, inside)
+                place, there = dr.select(inside, offset + origin, place), there & ~(inside & (origin == GAP))
+            return iter([dr.gather(self.leaf, gradient, place, there) for gradient in gradients])
+
+
+def separate(op: Affine) -> list[tuple[Any, Accumulator]]:
+    """The views of matrix and bias of ``op`` whose gradients have an :class:`Accumulator`, each with it."""
+    if op.layout is None:
+        return []
+    pairs = (op.weights, op.layout.matrix), (op.bias, op.layout.bias)
+    return [(own, accumulator) for own, accumulator in pairs if own is not None and accumulator is not None]
 
 
 def bank_key(args: list) -> Key | None:

@@ -52,8 +52,12 @@ class Multiplier:
     def outer(self, op: Any, dy: Any, x: Any, biased: bool) -> None:
         """Add the outer product of ``dy`` and ``x`` to the matrix's gradient and, if ``biased``, ``dy`` to the bias's.
 
-        Dr.Jit has this operation only as the adjoint of a product with the matrix. The value of that is not used.
+        Missing components of ``dy`` and ``x`` are zeros. Dr.Jit has this operation only as the adjoint of a product
+        with the matrix. The value of that is not used.
         """
+        missing = op.weights.shape[0] - len(dy)
+        if missing:
+            dy = drnn.CoopVec([*dy, *[x.type(0)] * missing])
         with dr.resume_grad():
             differentiate(op.product(dr.detach(x), biased) * dr.detach(dy))
 

@@ -126,18 +126,55 @@ def test_no_layout_beyond_what_half_precision_can_number(llvm):
     assert layout.Layout.find(llvm.TensorXf16, (2048, 3), True) is None
 
 
-def test_layout_of_a_bias(monkeypatch, llvm):
-    """The bias is accumulated in column 0 of a matrix with 8 columns."""
+@pytest.mark.parametrize(
+    ("shape", "around", "columns"),
+    [
+        ((64, 64), (64, 64), 8), ((32, 7), (32, 7), 8), ((3, 64), (3, 64), 32), ((64, 3), (64, 3), 8),
+        ((16, 16), (16, 16), 16), ((48, 48), (48, 48), 16), ((24, 24), (24, 32), 32), ((16, 24), (16, 32), 16),
+        ((20, 33), (20, 64), 32), ((3, 16), (16, 16), 32), ((1, 1), (16, 16), 32), ((9, 9), (9, 9), 16),
+        ((3, 17), (3, 32), 32),
+    ],
+)  # fmt: skip
+def test_shapes_that_warps_add_in_pieces(shape, around, columns):
+    """Numbers in memory, with rows and columns filled to multiples of 8, are multiples of 256."""
+    assert layout.in_pieces(shape) == around
+    assert layout.piece_columns(shape[0]) == columns
+    for rows, of in (around, (shape[0], columns)):
+        assert -(-rows // 8) * -(-of // 8) % 4 == 0
+
+
+def test_accumulators_of_a_layer(monkeypatch, llvm):
+    """The bias is the column after the inputs in the matrix's accumulator, or the first of a matrix of its own."""
     found = layout.Layout.find(llvm.TensorXf16, (5, 3), True)
     np.testing.assert_array_equal(found.places.numpy(), np.arange(15))
-    np.testing.assert_array_equal(found.bias_places.numpy(), 8 * np.arange(5))
-    assert found.bias.shape == (5, 8) and found.bias.size == 40
-    without = layout.Layout.find(llvm.TensorXf16, (5, 3), False)
-    assert without.bias is None and without.bias_places is None
-    np.testing.assert_array_equal(without.places.numpy(), np.arange(15))
+    assert found.joint and found.matrix.view.shape == found.bias.view.shape == (16, 16)
+    row, column = np.divmod(np.arange(15), 3)
+    np.testing.assert_array_equal(found.matrix.origins.numpy(), 16 * row + column)
+    np.testing.assert_array_equal(found.bias.origins.numpy(), 16 * np.arange(5) + 3)
+    found = layout.Layout.find(llvm.TensorXf16, (32, 16), True)
+    assert not found.joint and found.matrix is None and found.bias.view.shape == (32, 8)
+    np.testing.assert_array_equal(found.bias.origins.numpy(), 8 * np.arange(32))
+    for shape in ((5, 3), (32, 16)):
+        assert layout.Layout.find(llvm.TensorXf16, shape, False).bias is None
     real = layout._places
-    monkeypatch.setattr(layout, "_places", lambda tensor, shape: None if shape[1] == 8 else real(tensor, shape))
-    assert layout.Layout.find(llvm.TensorXf16, (5, 3), True) is None
+    for missing in (8, 16):  # columns of an accumulator of unknown layout
+        monkeypatch.setattr(
+            layout, "_places", lambda tensor, shape, no=missing: None if shape[1] == no else real(tensor, shape)
+        )
+        assert layout.Layout.find(llvm.TensorXf16, (32, 24) if missing == 8 else (5, 3), True) is None
+
+
+def test_gaps_of_a_packed_matrix_have_no_origin(monkeypatch, llvm):
+    places = np.random.default_rng(1).permutation(20)[:15]
+    real = layout._places
+    monkeypatch.setattr(layout, "_places", lambda tensor, shape: places if shape == (5, 3) else real(tensor, shape))
+    monkeypatch.setattr(
+        layout, "_zeros", lambda tensor, shape: hardware(np.arange(15), 20)(tensor((0.0,) * 15), "training")
+    )
+    origins = layout.Layout.find(llvm.TensorXf16, (5, 3), False).matrix.origins.numpy()
+    row, column = np.divmod(np.arange(15), 3)
+    np.testing.assert_array_equal(origins[places], 16 * row + column)
+    assert (np.delete(origins, places) == layout.GAP).all()
 
 
 def test_a_half_precision_layer_on_cuda_looks_for_its_layout(llvm):
@@ -147,16 +184,16 @@ def test_a_half_precision_layer_on_cuda_looks_for_its_layout(llvm):
 
     assert known(linear, llvm.TensorXf) is None
     assert known(linear, llvm.TensorXf16, bias=False).bias is None
-    assert known(linear, llvm.TensorXf16).bias.shape == (5, 8)
+    assert known(linear, llvm.TensorXf16).bias.view.shape == (16, 16)
     assert cn.Linear(3, 5).alloc(llvm.TensorXf16).layout.value is None
 
 
 # ---- Gradients by known layouts ----------------------------------------------------------------------------
 
 
-def network(llvm, bias=True, permute=None, depth=2, dropout=0.0):
-    """An MLP 3 -> 8 -> ... -> 2 whose layers have layouts, packed; its weights and biases; its linear layers."""
-    net = cn.MLP(3, 2, width=8, depth=depth, activation="tanh", bias=bias, dropout=dropout).alloc(llvm.TensorXf, 3)
+def network(llvm, bias=True, permute=None, depth=2, dropout=0.0, width=8):
+    """An MLP 3 -> width -> ... -> 2 whose layers have layouts, packed; its weights and biases; its linear layers."""
+    net = cn.MLP(3, 2, width=width, depth=depth, activation="tanh", bias=bias, dropout=dropout).alloc(llvm.TensorXf, 3)
     layers = [m for m in net.layers if isinstance(m, cn.Linear)]
     weights, biases = [m.weights.numpy().astype(np.float64) for m in layers], None
     for i, layer in enumerate(layers):
@@ -203,8 +240,10 @@ def test_spilled_gradients_go_where_the_layout_says(llvm, bias):
 
 
 @pytest.mark.parametrize("samples", [700, 5000])  # one bank, and several
-def test_banks_accumulate_biases_as_matrices(llvm, samples):
-    net, weights, biases, layers = network(llvm)
+@pytest.mark.parametrize(("width", "bias"), [(8, True), (16, True), (16, False), (32, True)])
+def test_banks_accumulate_in_matrices_of_other_shapes(llvm, samples, width, bias):
+    """Together, apart, and for the matrix or the bias alone."""
+    net, weights, biases, layers = network(llvm, bias, width=width)
     x, dy = numbers(3, samples), numbers(2, samples, seed=1) / samples
     assert (banks.banks_for(samples) > 1) == (samples > 1024)
     got = differentiate(llvm, net, x, dy, "banks")
@@ -212,7 +251,8 @@ def test_banks_accumulate_biases_as_matrices(llvm, samples):
     for i, layer in enumerate(layers):
         view = layer.weights
         all_close([got[view.offset : view.offset + view.size]], [dw[i].ravel()], 2e-5)
-        all_close([got[layer.bias.offset : layer.bias.offset + layer.config[1]]], [db[i]], 2e-5)
+        if bias:
+            all_close([got[layer.bias.offset : layer.bias.offset + layer.config[1]]], [db[i]], 2e-5)
 
 
 def test_banks_count_biases_for_values_alone(llvm):
@@ -232,40 +272,56 @@ def test_banks_count_biases_for_values_alone(llvm):
     all_close(found[:1], found[1:], 2e-5)
 
 
+@pytest.mark.parametrize("width", [8, 16])
 @pytest.mark.parametrize("depth", [2, 3])  # a buffer of 122 numbers, and one of 194: just over a multiple of 64
-def test_the_matrices_of_biases_lie_behind_all_others(llvm, depth):
-    net, _, _, layers = network(llvm, depth=depth)
+def test_accumulators_lie_behind_all_matrices(llvm, depth, width):
+    net, _, _, layers = network(llvm, depth=depth, width=width)
     affine = [Affine(m) for m in layers]
     buffer = net["weights"]
     found = banks.Banks(buffer, [*affine, affine[0]], 3)  # a layer that is there twice has one sum
-    end = -(-dr.width(buffer) // 64) * 64
-    expected, place = {}, end
+    place, expected, shapes = dr.width(buffer), {}, {}
     for m in layers:
-        place = -(-place // 64) * 64
-        expected[m.bias.offset] = place
-        place += 8 * m.config[1]
-    assert {offset: at for offset, (_, at) in found.biased.items()} == expected
+        for own in (m.weights, m.bias):
+            if own is m.bias and m.layout.value.joint:
+                expected[own.offset] = expected[m.weights.offset]
+            elif own is m.bias or m.weights.shape != (16, 16):
+                place = expected[own.offset] = -(-place // 64) * 64
+                shapes[own.offset] = (2, 32) if own is m.bias and m.config[1] == 2 else (16, 16)
+                place += np.prod(shapes[own.offset])
+    assert {offset: at for offset, (_, at) in found.apart.items()} == expected
     assert len(found.banks) == 3 and {dr.width(b) for b in found.banks} == {place}
     for k in range(3):
-        sides = list(found.sides(affine, k))
-        assert [op for op, _ in sides] == affine
-        for op, view in sides:
-            assert view.offset == expected[op.bias.offset] and view.buffer is found.banks[k]
-            assert view.shape == (op.weights.shape[0], 8)
+        for op, matrix, bias in found.accumulators(affine, k):
+            assert (matrix is bias) == op.layout.joint
+            for view, own in ((matrix, op.weights), (bias, op.bias)):
+                if own.offset in shapes:
+                    assert view.buffer is found.banks[k] and view.offset == expected[own.offset]
+                    assert view.shape == shapes[own.offset]
+            assert bias is not None and (matrix is None) == (op.weights.shape == (16, 16))
 
 
 def scattered(llvm):
-    """An op whose matrix and bias lie in a buffer of 30 numbers with gaps: at 4, ..., 9 in another order, and at 12,
-    14, 16; the positions of its entries."""
+    """An op whose matrix and bias lie in a buffer of 30 numbers: at 4, ..., 9 in another order, and at 12, 13, 14; the
+    positions of its entries."""
     buffer = dr.zeros(llvm.Float, 30)
     views = []
-    for offset, shape, stride in ((4, (3, 2), 2), (12, (3, 1), 2)):
+    for offset, shape, stride in ((4, (3, 2), 2), (12, (3, 1), 1)):
         view = drnn.MatrixView()
         view.buffer, view.offset, view.shape, view.stride, view.size = buffer, offset, shape, stride, shape[0] * stride
         views.append(view)
-    found = layout.Layout.find(llvm.TensorXf, (3, 2), True)
-    found.places = llvm.UInt32([5, 3, 1, 0, 2, 4])
-    return buffer, Affine(Weights(*views, found)), [9, 7, 5, 4, 6, 8], [12, 14, 16]
+    found, order = layout.Layout.find(llvm.TensorXf, (3, 2), True), [5, 3, 1, 0, 2, 4]
+    found.places = llvm.UInt32(order)
+    found.matrix.origins = llvm.UInt32(found.matrix.origins.numpy()[np.argsort(order)])
+    return buffer, Affine(Weights(*views, found)), [9, 7, 5, 4, 6, 8], [12, 13, 14]
+
+
+def accumulated(values):
+    """Gradients of :func:`scattered`'s op in banks: of the buffer, with those from the accumulator behind it."""
+    expected = values[..., :30].copy()
+    accumulator = values[..., 64:].reshape(*values.shape[:-1], 16, 16)
+    expected[..., [9, 7, 5, 4, 6, 8]] = accumulator[..., :3, :2].reshape(*values.shape[:-1], 6)
+    expected[..., [12, 13, 14]] = accumulator[..., :3, 2]
+    return expected
 
 
 def test_sums_of_spilled_products_go_where_views_say(llvm):
@@ -375,26 +431,22 @@ def test_a_share_of_a_gpus_memory_is_for_activations(monkeypatch, llvm):
 
 
 def test_sums_of_banks_go_where_views_say(llvm):
-    buffer, op, _, of_bias = scattered(llvm)
+    buffer, op, *_ = scattered(llvm)
     found = banks.Banks(buffer, [op], 2)
     values = numbers(2, dr.width(found.banks[0]))
     for bank, value in zip(found.banks, values, strict=True):
         np.testing.assert_array_equal(dr.grad(bank).numpy(), 0)
         dr.set_grad(bank, llvm.Float(value))
-    expected = values.sum(axis=0)
-    expected[of_bias] = expected[64 + 8 * np.arange(3)]
-    np.testing.assert_allclose(found.sum().numpy(), expected[:30], rtol=1e-6)
+    np.testing.assert_allclose(found.sum().numpy(), accumulated(values.sum(axis=0)), rtol=1e-5, atol=1e-6)
 
 
 def test_gradients_of_stacked_fields_go_where_views_say(llvm):
-    buffer, op, _, of_bias = scattered(llvm)
+    buffer, op, *_ = scattered(llvm)
     found = banks.Banks(buffer, [op], 3)
     values = numbers(3, dr.width(found.banks[0]))
     for bank, value in zip(found.banks, values, strict=True):
         dr.set_grad(bank, llvm.Float(value))
-    expected = values[:, :30].copy()
-    expected[:, of_bias] = values[:, 64 + 8 * np.arange(3)]
-    np.testing.assert_array_equal(found.side_by_side().numpy(), expected.ravel())
+    np.testing.assert_array_equal(found.side_by_side().numpy(), accumulated(values).ravel())
 
 
 def test_stacked_fields_accumulate_biases_as_matrices(llvm):
@@ -419,27 +471,27 @@ def test_stacked_fields_accumulate_biases_as_matrices(llvm):
             all_close([got[k][layer.bias.offset : layer.bias.offset + layer.config[1]]], [db[i]], 2e-5)
 
 
-def test_biases_without_a_layout_and_of_other_buffers_stay_in_theirs(llvm):
+def test_layers_without_a_layout_and_of_other_buffers_have_no_accumulators(llvm):
     net, _, _, layers = network(llvm)
     other, _, _, others = network(llvm)
     plain = [Affine(Weights(m.weights, m.bias)) for m in layers]
     found = banks.Banks(net["weights"], [*plain, *map(Affine, others)], 2)
-    assert found.biased == {} and dr.width(found.banks[0]) == dr.width(net["weights"])
-    assert list(found.sides(plain, 0)) == []
-    # a bias at the same place of another buffer is not ours
+    assert found.apart == {} and dr.width(found.banks[0]) == dr.width(net["weights"])
+    assert [pair for _, *pair in found.accumulators(plain, 0)] == [[None, None]] * 3
+    # a layer at the same place of another buffer is not ours
     mine = banks.Banks(net["weights"], list(map(Affine, layers)), 1)
-    assert len(list(mine.sides(list(map(Affine, layers)), 0))) == 3
-    assert list(mine.sides(list(map(Affine, others)), 0)) == []
+    assert len(list(mine.accumulators(list(map(Affine, layers)), 0))) == 3
+    assert list(mine.accumulators(list(map(Affine, others)), 0)) == []
     assert other["weights"] is not net["weights"]
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_biases_in_a_symbolic_loop(llvm, monkeypatch, whole):
-    """The banks are summed behind the loop, the matrices of biases among them; parts of one buffer that are evaluated
+def test_accumulators_in_a_symbolic_loop(llvm, monkeypatch, whole):
+    """The banks are summed behind the loop, accumulators among them; parts of one buffer that are evaluated
     one by one have banks with room for their own."""
     net, weights, biases, layers = network(llvm, dropout=0.2)
-    room, sides = set(), banks.Banks.sides
-    monkeypatch.setattr(banks.Banks, "sides", lambda *a: (room.add(len(found := list(sides(*a)))), found)[1])
+    room, found = set(), banks.Banks.accumulators
+    monkeypatch.setattr(banks.Banks, "accumulators", lambda self, *a: (room.add(len(self.apart)), found(self, *a))[1])
     x, dy = numbers(3, 700), numbers(2, 700, seed=1) / 700
     buffer, steps = net["weights"], 2
     dr.enable_grad(buffer)
@@ -455,7 +507,7 @@ def test_biases_in_a_symbolic_loop(llvm, monkeypatch, whole):
         total = dr.while_loop(state, lambda i, t: i < steps, body, mode="symbolic", max_iterations=-1)[1]
         dr.backward(total)
     got = dr.grad(buffer).numpy()
-    assert room == {3 if whole else 1}
+    assert room == {6 if whole else 2}
     dw, db = 0, 0
     for step in range(steps):
         drop = reference.MLPDropout(0.2, seed=7, step=step)

@@ -5,7 +5,7 @@ import drjit.nn as drnn
 import numpy as np
 import pytest
 
-from coopnet.jit.layout import BIAS_COLUMNS, Layout
+from coopnet.jit.layout import GAP, Layout
 
 
 @pytest.mark.parametrize("shape", [(16, 16), (8, 3), (3, 40), (65, 64), (200, 16)])
@@ -19,7 +19,12 @@ def test_places(ns, shape):
     np.testing.assert_array_equal(buffer.numpy()[view.offset + found.places.numpy()], values.ravel())
     rest = np.delete(buffer.numpy()[view.offset : view.offset + view.size], found.places.numpy())
     assert not rest.any()  # gaps
-    assert found.bias.shape == (shape[0], BIAS_COLUMNS) and dr.width(found.bias_places) == shape[0]
+    assert dr.width(found.bias.origins) == shape[0]
+    for accumulator, count in ((found.matrix, shape[0] * shape[1]), (found.bias, shape[0])):
+        if accumulator is not None:
+            origins = accumulator.origins.numpy()
+            assert len(np.unique(origins[origins != GAP])) == count
+            assert -(-accumulator.view.shape[0] // 8) * -(-accumulator.view.shape[1] // 8) % 4 == 0
 
 
 def test_gradients_have_the_layout_of_the_weights(ns):
