@@ -29,6 +29,7 @@ SCRIPTS = {
     "mutants": "scripts/mutants.py",
     "mutants-rooms": "scripts/mutants.py",
     "outer-products": "benchmarks/outer_products.py",
+    "host-functions": "benchmarks/host_functions.py",
     "networks-haswell": "benchmarks/networks.py",
     "training-steps-haswell": "benchmarks/training_steps.py",
     "whole-jobs-h200": "benchmarks/whole_jobs.py",

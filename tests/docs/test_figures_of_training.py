@@ -70,7 +70,6 @@ def test_threads_of_blas():
 
 
 def test_gradients_beside_torch():
-    apart = (128, 14)  # the one size held to AVX2 that the table gives by itself
     for label, name, batches in (
         ("AVX-512, 2^12 and 2^14 samples", "networks-llvm", (12, 14)),
         ("AVX-512, from 2^16 on", "networks-llvm", (16, 17, 18, 20)),
@@ -78,14 +77,10 @@ def test_gradients_beside_torch():
         ("AVX2, 2^17 samples", "networks-haswell-llvm", (17,)),
     ):
         cells = []
-        for mode, where in (("train", " at width 128 and 2^14"), ("infer", " there")):
-            found = beside_torch(name, mode, batches)
-            if "haswell" in name and apart in found:
-                alone = found.pop(apart)
-                cells.append(f"{min(found.values()):.2f} to {max(found.values()):.2f} ({alone:.2f}{where})")
-            else:
-                low, high = min(found.values()), max(found.values())
-                cells.append(f"{low:.{2 if low < 1.1 else 1}f} to {high:.{2 if high < 1.3 else 1}f}")
+        for mode in ("train", "infer"):
+            found = beside_torch(name, mode, batches).values()
+            low, high = min(found), max(found)
+            cells.append(f"{low:.{2 if low < 1.1 else 1}f} to {high:.{2 if high < 1.3 else 1}f}")
         assert f"| {label} | {' | '.join(cells)} |" in page(PAGE), cells
     every = (12, 14, 16, 17, 18, 20)
     of = {
@@ -195,6 +190,17 @@ def test_gradients_of_grids():
         f"GPUs from compute capability {CAPABILITY / 10} on add to two such entries",
         f"grid takes {rows['one', False]} with one copy for 2^18 random points, {rows['rule', False]} with copies, "
         f"and {rows['rule', True]} if neighbours are added together, too",
+    )
+
+
+def test_waiting_for_the_host():
+    rows = [r for r in results("host-functions-cuda") if r["bytes"] >= 1 << 26]
+    own = {f"{r['wait_us']:.0f}" for r in rows if r["flags"] == 0}
+    assert len(own) == 1
+    least, most = (f"{f(r['wait_us'] for r in rows):.0f}" for f in (min, max))
+    says(
+        f"After work of {min(r['work_us'] for r in rows):.0f} µs or more, the stream of an H100 waits {own.pop()} µs",
+        f"(`host-functions-cuda.json`): {least} to {most} µs",
     )
 
 

@@ -82,6 +82,15 @@ def test_the_landing_page_keeps_its_word(capsys):
     assert deviation[:2] == pytest.approx([0.05, 0.05], abs=0.02) and deviation[2] > 0.15 < abs(field[2] - truth[2])
 
 
+def test_the_page_on_uncertainty_keeps_its_word(capsys):
+    """In full: what it prints is what its comments say."""
+    code = blocks("uncertainty")[0].replace("batch, 300)", "batch, 300, progress=False)")
+    assert "about 0.01 and 0.01; 0.4 and 0.05" in code and "over 0.98" in code
+    exec(compile(code, "<page>", "exec"), {"__name__": "page"})
+    data, none, area = ([float(n) for n in re.findall(r"\d+\.\d+", v)] for v in capsys.readouterr().out.splitlines())
+    assert max(data) < 0.015 and none == pytest.approx([0.4, 0.05], rel=0.15) and area[0] > 0.98
+
+
 def test_the_notebook_is_that_of_the_page():
     page = DOCS / "ten_minutes.md"
     assert (DOCS / "ten_minutes.ipynb").read_text(encoding="utf-8") == notebook.written(page), (

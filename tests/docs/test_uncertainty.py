@@ -1,4 +1,4 @@
-"""The page on uncertainty says what ``benchmarks/results/uncertainty-quality-llvm.json`` has."""
+"""The pages on uncertainty say what ``benchmarks/results/uncertainty-quality-llvm.json`` has."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import uncertainty_quality as quality
 
-PAGE = (ROOT / "docs" / "uncertainty.md").read_text(encoding="utf-8")
+PAGES = [ROOT / "docs" / f"{name}.md" for name in ("uncertainty", "uncertainty_quality")]
+PAGE = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
 
 @pytest.fixture(scope="module")

@@ -65,7 +65,7 @@ def comparisons() -> dict[Path, list[Callable[[], None]]]:
     found += [functools.partial(test, quality) for test in (uncertainty.test_tables, uncertainty.test_sentences)]
 
     def anew(test: Callable[[], None]) -> None:
-        uncertainty.PAGE = read(ROOT / "docs" / "uncertainty.md")
+        uncertainty.PAGE = "\n".join(read(page) for page in uncertainty.PAGES)
         test()
 
     by_page: dict[Path, list[Callable[[], None]]] = {}
@@ -74,7 +74,7 @@ def comparisons() -> dict[Path, list[Callable[[], None]]]:
         test()
         inner = getattr(test, "func", test)
         run = functools.partial(anew, test) if inner.__module__ == "test_uncertainty" else test
-        own = {ROOT / "docs" / "uncertainty.md"} if inner.__module__ == "test_uncertainty" else set()
+        own = set(uncertainty.PAGES) if inner.__module__ == "test_uncertainty" else set()
         for page in {path for path in seen | own if path.suffix == ".md"}:
             by_page.setdefault(page, []).append(run)
     return by_page
