@@ -108,6 +108,8 @@ def number(where: str, name: str, value: Any, leaf: type, positive: bool = False
     """``value``, a number, a row of them or a ``Float`` of the backend of ``leaf``, as a ``leaf``; of any size."""
     if isinstance(value, (list, tuple, np.ndarray)):
         value = _row(where, name, value, leaf)
+    if isinstance(value, np.number):
+        value = value.item()
     if not isinstance(value, dr.ArrayBase):
         kind = "positive" if positive else "finite"
         ok = is_number(value) and (value > 0 or not positive)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from support.figures import page, performance, results, sentences_of
 
 from coopnet.engine import limits
-
 from coopnet.kernels.atomic_sums import CAPABILITY
 
 PAGE = "performance/gradients"
@@ -212,7 +211,8 @@ def test_atomic_additions():
     says(
         f"one outer product of 64 by 64 takes {rows[64, 64, 1, 16, 'turns']} ms, "
         f"and one with three {rows[64, 64, 3, 16, 'turns']} ms",
-        f"one of 24 by 24 takes {rows[24, 24, 1, 16, 'turns']} ms, and one of 24 by 32 {rows[24, 32, 1, 16, 'turns']} ms",
+        f"one of 24 by 24 takes {rows[24, 24, 1, 16, 'turns']} ms, "
+        f"and one of 24 by 32 {rows[24, 32, 1, 16, 'turns']} ms",
         f"the first two took {rows[64, 64, 1, 16, 'blocks']} and {rows[64, 64, 3, 16, 'blocks']} ms",
     )
 

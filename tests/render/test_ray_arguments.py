@@ -101,6 +101,14 @@ def test_rows_of_ends(ns, row):
         assert not kernels
 
 
+@pytest.mark.parametrize("number", [np.float32, np.float64, np.float16, np.int32, np.array])
+def test_numbers_of_numpy(ns, number):
+    def traced(end):
+        return cn.render.sphere_trace(sphere, [0, 0, -3], [0, 0, 1], end, active=ns.Bool(True)).t
+
+    assert np.array_equal(traced(number(4)).numpy(), traced(4.0).numpy())
+
+
 def test_numbers_against_the_reference(ns, backend):
     """Rays of NumPy's, of which the reference is given the same."""
     o, d = np.array([[0.0, 0.3, 0.2], [0.1, -0.2, 2], [-2, -2.5, -2]]), np.array([[0.1, 0, 0], [0, 0.2, 0], [1, 2, 1]])
