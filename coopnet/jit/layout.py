@@ -33,7 +33,7 @@ class Accumulator:
         self.view, self.origins = view, origins
 
     @staticmethod
-    def find(tensor: type, shape: tuple[int, int], size: int, places: np.ndarray, entries: slice) -> Accumulator | None:
+    def find(tensor: type, shape: tuple[int, int], size: int, places: np.ndarray, entries: Any) -> Accumulator | None:
         """An accumulator of ``shape``. Its ``entries`` belong to the ``places`` of what has ``size`` numbers."""
         found = _places(tensor, shape)
         if found is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import drjit as dr
 import numpy as np
@@ -16,6 +16,7 @@ from ..engine import only_traced
 from ..field import NeuralField
 from ..jit import kinds
 from ..jit.constants import constant
+from ..jit.native.imports import imports
 from ..jit.scopes import recording
 from ..random.key import Key
 from . import outside
@@ -23,6 +24,8 @@ from .average import EMA, check_averaged
 from .losses import check_densities, components, loss_function, outputs_for
 from .schedules import is_of_steps_alone, of_steps_alone
 from .step import Options, Step
+
+T = TypeVar("T")
 
 _FLOATS = (dr.VarType.Float32, dr.VarType.Float64)
 _NUMBERS = (*_FLOATS, dr.VarType.Float16, *(getattr(dr.VarType, f"{s}Int{n}") for s in ("", "U") for n in (32, 64)))
@@ -74,7 +77,7 @@ def check_options(field: NeuralField, options: Options) -> None:
 
 def _check_penalty(penalty: Callable, field: NeuralField) -> None:
     with dr.suspend_grad():
-        value = penalty(field)
+        value = _recordable("penalty", lambda: penalty(field))
     shape = f" of shape {tuple(dr.shape(value))}" if isinstance(value, dr.ArrayBase) else ""
     kind, valid = f"{type(value).__name__}{shape}", shape and math.prod(dr.shape(value)) == 1
     ensure(valid, f"fit: penalty returned a {kind}; a Dr.Jit array of width 1 is needed.", TypeError)
@@ -88,11 +91,11 @@ def check_losses(step: Step, key: Key) -> tuple[int, Any, str]:
     """
     name = "loss" if step.objective is None else "objective"
     with dr.suspend_grad(), only_traced(True):
-        drawn = step.draw(key)
+        drawn = _recordable("batch", lambda: step.draw(key))
         if step.objective is None:
             _check_batch(step.field, drawn, step.loss)
         with noting() as notes:
-            losses = step.evaluate(drawn, key)
+            losses = _recordable(name, lambda: step.evaluate(drawn, key))
     flat = isinstance(losses, dr.ArrayBase) and not dr.is_tensor_v(losses) and dr.depth_v(losses) == 1
     valid = flat and dr.type_v(losses) in _FLOATS
     needed = "an array in single or double precision with the loss of each sample is needed"
@@ -101,6 +104,15 @@ def check_losses(step: Step, key: Key) -> tuple[int, Any, str]:
     ensure(not constant(losses), f"fit: {name} returned a constant; a loss that depends on the field is needed.")
     with dr.suspend_grad():
         return dr.width(losses), drawn, outside.message(step.field, notes)
+
+
+def _recordable(name: str, code: Callable[[], T]) -> T:
+    """The result of ``code``; raises if it makes Dr.Jit arrays of other memory, which cannot be recorded."""
+    result, imported = imports(code)
+    cure = "do so before, as in data = Float(array), and let {name} read the Dr.Jit array, as in dr.gather()"
+    problem = f"{name} makes a Dr.Jit array of an array of NumPy or another library, which cannot be recorded"
+    ensure(not imported, f"fit: {problem}; {cure.format(name=name)}.", RuntimeError)
+    return result
 
 
 def _check_batch(field: NeuralField, drawn: Any, loss: Callable) -> None:

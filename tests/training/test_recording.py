@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import drjit as dr
+import numpy as np
 import pytest
 from support.training import tiny_batch, tiny_field
 
@@ -29,6 +31,75 @@ def test_values_that_are_read(backend, ns, how, capsys):
         cn.fit_many(fields, lambda key, job: batch(key), 3, together=2, progress=False)
     assert "see above" not in capsys.readouterr().err
     cn.fit(tiny_field(backend), draw, 3, progress=False)  # Dr.Jit is well
+
+
+NUMBERS = np.arange(8, dtype=np.float32) / 8
+IMPORTS = {
+    "flat": lambda ns, x: ns.Float(NUMBERS),
+    "operand": lambda ns, x: x + NUMBERS,
+    "selected": lambda ns, x: dr.select(x > 0.5, NUMBERS, x),
+    "integers": lambda ns, x: ns.Float(ns.UInt32(np.arange(8))),
+    "nested": lambda ns, x: ns.Array3f(np.ones((3, 8), np.float32)).x,
+    "tensor": lambda ns, x: ns.TensorXf(NUMBERS).array,
+    "texture": lambda ns, x: ns.Texture1f(ns.TensorXf(NUMBERS[:, None])).eval(ns.Array1f(x))[0],
+    "memory": lambda ns, x: ns.Float(memoryview(NUMBERS)),
+}
+
+
+@pytest.mark.parametrize("kind", IMPORTS)
+def test_arrays_of_numpy(backend, ns, kind):
+    """Dr.Jit ends the process when it records one of them on the CPU, so the error must come before."""
+
+    def batch(key):
+        x = cn.uniform(2, key, ns.Float, 8)
+        return x, [IMPORTS[kind](ns, x[0])]
+
+    words = "fit: batch makes a Dr.Jit array of an array of NumPy or another library, which cannot be recorded; do so"
+    with pytest.raises(RuntimeError, match="^" + (words if backend == "llvm" else "fit: ")):
+        cn.fit(tiny_field(backend), batch, 3, progress=False)
+    cn.fit(tiny_field(backend), tiny_batch(ns), 3, progress=False)  # Dr.Jit is well
+
+
+def test_arrays_of_numpy_elsewhere(backend, ns):
+    if backend != "llvm":
+        pytest.skip("memory is read in place on the CPU alone")
+    draw = tiny_batch(ns)
+
+    def objective(field, drawn, key):
+        return dr.square(field(drawn[0])[0] - dr.mean(ns.Float(NUMBERS)))
+
+    for name, options in (
+        ("objective", {"objective": objective}),
+        ("penalty", {"penalty": lambda field: dr.mean(ns.Float(NUMBERS))}),
+        ("loss", {"loss": lambda y, t: dr.square(y[0] - dr.mean(ns.Float(NUMBERS)))}),
+    ):
+        with pytest.raises(RuntimeError, match=f"^fit: {name} makes a Dr.Jit array of an array of NumPy"):
+            cn.fit(tiny_field(backend), draw, 3, progress=False, **options)
+
+
+def test_an_array_of_numpy_that_is_kept(backend, ns):
+    """Made in the first batch, and found from then on."""
+    kept = {}
+
+    def batch(key):
+        x = cn.uniform(2, key, ns.Float, 8)
+        if not kept:
+            kept["numbers"] = ns.Float(NUMBERS)
+            dr.eval(kept)
+        return x, [x[0] + kept["numbers"]]
+
+    run = cn.fit(tiny_field(backend), batch, 3, progress=False)
+    assert len(run.losses) == 3
+
+
+def test_arrays_of_given_numbers(backend, ns):
+    def batch(key):
+        x = cn.uniform(2, key, ns.Float, 8)
+        return x, [x[0] + ns.Float([1.0, 2, 3, 4, 5, 6, 7, 8])]
+
+    words = r"recorded: it reads an array that is not known before\..* such as Float\(\[1, 2, 3\]\); make them before"
+    with pytest.raises(RuntimeError, match=words):
+        cn.fit(tiny_field(backend), batch, 3, progress=False)
 
 
 def test_errors_of_the_batch(backend, ns):

@@ -4,6 +4,7 @@
 file                  what it relies on
 ====================  ==================================================================================================
 :mod:`.core`          symbols of libdrjit-core, and the thread in which it looks for backends
+:mod:`.imports`       what Dr.Jit logs when it makes arrays of the memory of NumPy or PyTorch
 :mod:`.pool`          ``libnanothread`` gives work to Dr.Jit's threads
 :mod:`.cublas`        Dr.Jit's stream, context and addresses, and cuBLAS's own interface
 :mod:`.openblas`      the thread controls of the OpenBLAS inside NumPy
