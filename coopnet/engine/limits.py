@@ -24,8 +24,8 @@ def by_lanes(entries: Mapping[int, T], lanes: int) -> T:
 
 #: Components, by the lanes that a CPU stores at a time. Layers are products between kernels if a matrix of the network
 #: has at least so many rows and columns. The first number is for piecewise linear activations, the second for others,
-#: which are slow on vectors that exceed the registers. Those for 8 lanes are from benchmarks/own_steps.py on a Zen 4.
-WIDE_TRAINED = {8: (48, 48), 16: (160, 96)}
+#: which are slow on vectors that exceed the registers.
+WIDE_TRAINED = {8: (48, 48), 16: (72, 72)}
 #: The same if weights need no gradient.
 WIDE_EVALUATED = {8: (96, 64), 16: (160, 96)}
 #: Fewest components of a layer for which such a product pays.
