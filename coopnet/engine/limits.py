@@ -26,6 +26,8 @@ def by_lanes(entries: Mapping[int, T], lanes: int) -> T:
 #: has at least so many rows and columns. The first number is for piecewise linear activations, the second for others,
 #: which are slow on vectors that exceed the registers.
 WIDE_TRAINED = {8: (48, 48), 16: (72, 72)}
+#: The same if the caller of a frozen function multiplies over samples by a library, as :func:`coopnet.fit` does.
+WIDE_FITTED = {8: (72, 56), 16: (160, 96)}
 #: The same if weights need no gradient.
 WIDE_EVALUATED = {8: (96, 64), 16: (160, 96)}
 #: Fewest components of a layer for which such a product pays.

@@ -66,7 +66,8 @@ def wide(s: Situation) -> bool:
     """Are layers so wide that a CPU multiplies faster between kernels, and may a kernel end here?"""
     if s.cuda or s.symbolic or s.terms < limits.WIDE_SAMPLES or s.network.branches or s.only_traced:
         return False
-    sides = limits.by_lanes(limits.WIDE_TRAINED if s.weights else limits.WIDE_EVALUATED, s.stored_lanes)
+    trained = limits.WIDE_FITTED if caller_multiplies(s) else limits.WIDE_TRAINED
+    sides = limits.by_lanes(trained if s.weights else limits.WIDE_EVALUATED, s.stored_lanes)
     return s.network.side >= sides[0 if s.network.piecewise_linear else 1]
 
 

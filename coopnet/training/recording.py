@@ -11,7 +11,8 @@ _CURE = (
     "A step is recorded and then replayed, so batch, loss, objective and penalty cannot read values of arrays, as "
     "print(x), x[0] and 'if x' do; look at them outside, as in print(batch(coopnet.Key(0)))."
 )
-#: For an array that Dr.Jit has not found before.
+#: What Dr.Jit says of an array that it has not found before, on the CPU and on a GPU; and what is said instead.
+_UNKNOWN_TO_DR_JIT = ("was created before recording was started", "but the source pointer")
 _UNKNOWN = (
     "it reads an array that is not known before. Batch, loss, objective and penalty cannot make arrays of given "
     "numbers, such as Float([1, 2, 3]); make them before, and refer to them by name. Arrays in objects of your own are "
@@ -33,6 +34,6 @@ def reasons() -> Iterator[None]:
         reason = str(first) if isinstance(first, RuntimeError) else f"{type(first).__name__}: {first}"
         if "while recording" in reason:  # the rest of Dr.Jit's message is a guess
             reason = f"{reason.partition('!')[0]}. {_CURE}"
-        elif "was created before recording was started" in reason:
+        elif any(words in reason for words in _UNKNOWN_TO_DR_JIT):
             reason = _UNKNOWN
         raise RuntimeError(f"fit: a step could not be recorded: {reason.rstrip('.')}.") from error

@@ -9,22 +9,23 @@ import pytest
 from support.arrays import arrays, evaluated
 
 import coopnet as cn
-from coopnet.engine import activation_cache, limits
+from coopnet.engine import activation_cache, limits, strategies
 from coopnet.engine.activation_cache import ActivationCache
 from coopnet.engine.activations import FUNCTIONS
 from coopnet.engine.multipliers import BetweenKernels
+from coopnet.engine.situation import Network, Situation
 
 pytestmark = pytest.mark.usefixtures("several_threads")
 
 #: Wide enough here that layers among them are products of their own: kernels of small networks compile fast.
 WIDTH = 12
-MEASURED = {name: getattr(limits, name) for name in ("WIDE_TRAINED", "WIDE_EVALUATED", "WIDE_LAYER", "WIDE_SAMPLES")}
+MEASURED = {name: getattr(limits, f"WIDE_{name}") for name in ("TRAINED", "FITTED", "EVALUATED", "LAYER", "SAMPLES")}
 
 
 @pytest.fixture
 def measured(set_limits):
     """Limits as they are."""
-    return set_limits(**MEASURED)
+    return set_limits(**{f"WIDE_{name}": value for name, value in MEASURED.items()})
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +34,7 @@ def layerwise(backend, set_limits):
     if backend == "cuda":
         pytest.skip("a GPU multiplies in kernels")
     both = {1: (WIDTH, WIDTH)}
-    set_limits(WIDE_TRAINED=both, WIDE_EVALUATED=both, WIDE_LAYER=8, WIDE_SAMPLES=100)
+    set_limits(WIDE_TRAINED=both, WIDE_FITTED=both, WIDE_EVALUATED=both, WIDE_LAYER=8, WIDE_SAMPLES=100)
 
 
 @pytest.fixture
@@ -430,6 +431,20 @@ def test_when(backend, play_lanes, measured, lanes, width, activation, samples, 
     play_lanes(lanes)
     field = cn.NeuralField(None, cn.MLP(16, 3, width=width, depth=2, activation=activation)).build(backend)
     assert (field.explain(samples).path == "store") == expected
+
+
+@pytest.mark.parametrize("lanes, width, activation, samples, expected", [
+    (8, 64, "relu", 1 << 17, "spill"), (8, 72, "relu", 1 << 17, "store"), (8, 55, "tanh", 1 << 17, "spill"),
+    (8, 56, "tanh", 1 << 17, "store"), (16, 128, "relu", 1 << 17, "spill"), (16, 160, "relu", 1 << 17, "store"),
+    (16, 96, "tanh", 1 << 17, "store"), (16, 95, "tanh", 1 << 17, "spill"), (16, 128, "relu", 1 << 11, "store"),
+])  # fmt: skip
+def test_when_the_caller_multiplies(llvm, measured, lanes, width, activation, samples, expected):
+    """By a library, if there is enough to multiply."""
+    net = cn.NeuralField(None, cn.MLP(16, 3, width=width, depth=2, activation=activation)).build("llvm", seed=1).network
+    network = Network([layer.op() for layer in net.layers])
+    s = Situation(network, dr.JitBackend.LLVM, samples, lanes=lanes, stored_lanes=lanes, frozen=True, caller=True)
+    assert strategies.caller_multiplies(s) == (samples > 1 << 11)
+    assert strategies.choose(strategies.GRADIENTS, s)[0] == expected
 
 
 @pytest.mark.parametrize("lanes, width, activation, expected", [

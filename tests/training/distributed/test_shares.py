@@ -37,7 +37,10 @@ def test_losses_inside_a_kernel_have_their_weight_in_the_whole_batch(ns, backend
             cn.fit(field, make_batch(ns), 1, optimizer=SGD(lr=0.5), progress=False, distributed=group)
         found.append(field.matrix("network.layers.0.weights") - before)
     assert np.abs(found[0]).max() > 1e-3
-    np.testing.assert_allclose(*found, rtol=2e-2 if backend == "cuda" else 1e-4, atol=1e-4)
+    # on CUDA, weights are rounded to half precision: the last bit of 0.5 is 2^-11
+    np.testing.assert_allclose(
+        *found, rtol=2e-2 if backend == "cuda" else 1e-4, atol=6e-4 if backend == "cuda" else 1e-4
+    )
 
 
 class Rays:
