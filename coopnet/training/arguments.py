@@ -109,9 +109,9 @@ def check_losses(step: Step, key: Key) -> tuple[int, Any, str]:
 def _recordable(name: str, code: Callable[[], T]) -> T:
     """The result of ``code``; raises if it makes Dr.Jit arrays of other memory, which cannot be recorded."""
     result, imported = imports(code)
-    cure = "do so before, as in data = Float(array), and let {name} read the Dr.Jit array, as in dr.gather()"
     problem = f"{name} makes a Dr.Jit array of an array of NumPy or another library, which cannot be recorded"
-    ensure(not imported, f"fit: {problem}; {cure.format(name=name)}.", RuntimeError)
+    cure = f"do so before, as in data = Float(array), and let {name} read the Dr.Jit array, as in dr.gather()"
+    ensure(not imported, f"fit: {problem}; {cure}.", RuntimeError)
     return result
 
 

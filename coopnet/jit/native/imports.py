@@ -1,9 +1,9 @@
 """Noticing that code makes Dr.Jit arrays of the memory of NumPy or PyTorch.
 
 On the CPU, Dr.Jit reads such memory in place. If a function is being recorded when the array is freed, Dr.Jit ends the
-process. So code is to be looked at before it is recorded. Dr.Jit attaches a function to each of these arrays, which it
-logs. Relies on this message, and on the mangled name of ``jit_set_log_level_callback``. Checked with Dr.Jit 1.5.0;
-without them, and on GPUs, where such memory is copied, nothing is noticed.
+process. So code is to be looked at before it is recorded. Dr.Jit attaches a function to each of these arrays, and logs
+that it does. Relies on this message, and on the mangled name of ``jit_set_log_level_callback``. Checked with Dr.Jit
+1.5.0; without them, and on GPUs, where such memory is copied, nothing is noticed.
 """
 
 from __future__ import annotations
