@@ -14,7 +14,8 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 
-#: Entries that a warp adds at once: eight half-precision numbers for each of its 32 threads.
+#: Outer products are added fast if the matrix in memory has a multiple of so many entries
+#: (benchmarks/outer_products.py): eight half-precision numbers for each of a warp's 32 threads.
 PIECE = 256
 #: Stands for a place in memory where there is no entry.
 GAP = 0xFFFFFFFF
@@ -103,7 +104,7 @@ class Layout:
 
 
 def in_pieces(shape: tuple[int, int]) -> tuple[int, int]:
-    """A shape around ``shape`` whose outer products warps add in whole pieces of :data:`PIECE` entries.
+    """A shape around ``shape`` whose outer products are added in whole pieces of :data:`PIECE` entries.
 
     In memory, rows and columns are multiples of 8. Where their product is no multiple of :data:`PIECE`, adding takes
     several times as long (``outer-products-cuda.json``). More columns are better than more rows, as the cotangents are
