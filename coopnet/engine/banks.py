@@ -80,9 +80,8 @@ class BankOp(NetworkOp):
         key_args, lanes = self._key_args(samples), None
         sets = [Banks(b, self.ops, count) for b in self.buffers]
         if count > 1 or which is not None:
-            # These get a kernel of their own. Fused with the call, they would compete with it for registers. It is the
-            # first to be evaluated, so that the losses, which the caller has scheduled, become a part of it.
-            dr.eval(xs, dys, which, sample, [banks.zeros for banks in sets])
+            # first, so that the losses, which the caller has scheduled, become a part of the same kernel
+            dr.eval(self.beforehand(xs, dys, samples), which, sample, [banks.zeros for banks in sets])
             lanes = Warps(dr.uint32_array_t(type(dys[0])), samples)
             xs, dys = lanes.widen(xs), lanes.widen(dys)
             which = None if which is None else lanes.widen([which])[0]
@@ -109,6 +108,14 @@ class BankOp(NetworkOp):
             uint32 = dr.uint32_array_t(type(dys[0]))
             which = dr.arange(uint32, max(dr.width(v) for v in [*dys, *xs])) // WARP % count
         return dr.switch(which, bodies, xs, dys, key_args)
+
+    def beforehand(self, xs: list, dys: list, samples: int) -> list:
+        """What a kernel before the call computes.
+
+        Cotangents follow from outputs, and so from a forward pass, which would compete with the call for registers if
+        it were in the same kernel.
+        """
+        return [xs, dys]
 
     def body(self, sets: list[Banks], k: int) -> Callable[[list, list, list], list]:
         """The body of the backward kernel: it adds the gradients of its samples to bank ``k``.

@@ -13,7 +13,7 @@ from typing import Any
 import drjit as dr
 
 from ..context import Context
-from ..jit.lanes import live
+from ..jit.lanes import live, whole_warps
 from .banks import BankOp
 from .ops import Op, Tape
 
@@ -26,10 +26,11 @@ class InnerLoss:
         function: ``function(outputs, inputs) -> losses``, of each sample separately. It is traced inside a call, so it
             may refer to no other arrays.
         inputs: arrays with an entry per sample, or one: targets, and further arguments of the function.
+        straight: do they, and the coordinates, come from code without symbolic loops, conditionals and calls?
     """
 
-    def __init__(self, ops: Sequence[Op], function: Callable, inputs: Sequence[Any]):
-        self.ops, self.function, self.inputs = ops, function, list(inputs)
+    def __init__(self, ops: Sequence[Op], function: Callable, inputs: Sequence[Any], straight: bool):
+        self.ops, self.function, self.inputs, self.straight = ops, function, list(inputs), straight
         #: ``taken``: will the backward pass of the network compute the losses? If so, set ``cotangent`` (one entry) and
         #: ``share`` before it; their product is the cotangent of every loss. ``losses`` are set by it.
         self.taken, self.cotangent, self.share, self.losses = False, None, 1.0, None
@@ -53,6 +54,12 @@ class InnerLossOp(BankOp):
         loss = self.plan.loss
         (*dxs, loss.losses), gradients = super().pull_back([*loss.inputs, loss.cotangent], samples)
         return dxs, gradients
+
+    def beforehand(self, xs: list, dys: list, samples: int) -> list:
+        # The kernel of the call computes the batch, too, since writing and reading it takes longer
+        # (benchmarks/whole_jobs.py). Not if it is path traced: steps would take several times as long. Additional lanes
+        # need the batch in memory.
+        return [] if self.plan.loss.straight and whole_warps(samples) else [xs, dys]
 
     def live(self, dys: list) -> Any:
         return live(dys[-1:])

@@ -35,6 +35,11 @@ def only(mask: Any, values: Sequence[Any]) -> list[Any]:
 WARP = 32
 
 
+def whole_warps(samples: int) -> bool:
+    """Do ``samples`` need no additional lanes on a GPU, see :class:`Warps`?"""
+    return samples <= WARP or samples % WARP == 0
+
+
 class Warps:
     """Lanes for ``samples``, and on a GPU additional ones that fill the last warp.
 
@@ -44,7 +49,7 @@ class Warps:
 
     def __init__(self, uint32: type, samples: int):
         cuda = dr.backend_v(uint32) == dr.JitBackend.CUDA
-        self.samples, self.count = samples, -(-samples // WARP) * WARP if cuda and samples > WARP else samples
+        self.samples, self.count = samples, -(-samples // WARP) * WARP if cuda and not whole_warps(samples) else samples
         self.number = dr.arange(uint32, self.count)
         if self.count != samples:
             # Every kernel with so many lanes reads this array. When frozen functions replay a kernel without an input

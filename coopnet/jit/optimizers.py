@@ -70,9 +70,13 @@ def own_rates(optimizer: dropt.Optimizer, factors: Mapping[str, Any]) -> Iterato
     decay = decay_rate(optimizer)
     if decay:
         optimizer.weight_decay = 0.0
+    counted = []
     if isinstance(optimizer, dropt.Adam) and not isinstance(optimizer, EntryAdam):
         for name, (*rest, (t, *moments)) in optimizer.state.items():
             optimizer.state[name] = (*rest, (saturated(optimizer, t), *moments))
+            counted.append(saturated(optimizer, t) + 1)
+    # the step will use these: evaluated with its rates, they need no kernel of their own
+    dr.schedule(counted)
     try:
         yield rates
     finally:

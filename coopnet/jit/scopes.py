@@ -1,7 +1,8 @@
 """Functions that tell whether code is being traced symbolically, recorded by ``dr.freeze``, or inside a virtual call.
 
-Relies on the flags ``SymbolicScope`` and ``FreezingScope``, which Dr.Jit sets while it traces and records, and on the
-mangled name of ``jit_var_self``, the only function that tells virtual calls from loops. Checked with Dr.Jit 1.5.0.
+Relies on the flags ``SymbolicScope`` and ``FreezingScope``, which Dr.Jit sets while it traces and records, on
+``detail.scope``, and on the mangled name of ``jit_var_self``, the only function that tells virtual calls from loops.
+Checked with Dr.Jit 1.5.0.
 """
 
 from __future__ import annotations
@@ -30,6 +31,11 @@ def frozen() -> bool:
 def recording() -> bool:
     """Is a scope traced symbolically or a function recorded, so that nothing can be read or written?"""
     return symbolic() or frozen()
+
+
+def scope_number(backend: dr.JitBackend) -> int:
+    """A number that is another one after a loop, conditional or virtual call has been traced symbolically."""
+    return dr.detail.scope(backend)
 
 
 def inside_call(tp: type) -> bool:

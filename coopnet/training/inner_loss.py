@@ -20,9 +20,9 @@ def samplewise(loss: Callable) -> bool:
     return getattr(getattr(loss, "func", loss), "samplewise", False)
 
 
-def inner_loss(field: NeuralField, loss: Callable, drawn: Any) -> InnerLoss | None:
+def inner_loss(field: NeuralField, loss: Callable, drawn: Any, straight: bool) -> InnerLoss | None:
     """``loss`` for the batch ``drawn``, as a function of the network's outputs; ``None`` if it depends on anything
-    else.
+    else. ``straight``: was the batch traced without symbolic loops, conditionals and calls?
     """
     ops = known_ops([field.network])
     if ops is None or not samplewise(loss):
@@ -40,4 +40,4 @@ def inner_loss(field: NeuralField, loss: Callable, drawn: Any) -> InnerLoss | No
         result = result_type(field.output, type(outputs[0]))
         return loss(converted(outputs, result), targets, **({"pdf": pdf[0]} if pdf else {}))
 
-    return InnerLoss(ops, function, arrays)
+    return InnerLoss(ops, function, arrays, straight)

@@ -50,9 +50,9 @@ class LossScaler:
             larger = dr.select(self.it >= limits.SCALE_STEPS, larger * limits.SCALE_GROWTH, larger)
         scale = dr.select(good, larger, self.scale_factor * limits.SCALE_BACKOFF)
         it, unscaling = dr.select(good, self.it + 1, 0), dr.rcp(self.scale_factor)
-        dr.schedule(unscaling, scale, it)
         self.scale_factor, self.it = scale, it
         self.skipped = self.skipped + dr.select(self.skips(), 1, 0)
+        dr.schedule(unscaling, scale, it, self.skipped)
         return {"grad_scale": unscaling, "active": good}
 
     def skips(self) -> Any:

@@ -16,6 +16,7 @@ from ..jit.batch_size import batch_size_known
 from ..jit.captures import Captures
 from ..jit.constants import constant
 from ..jit.optimizers import decay_rate, own_rates, set_values, values
+from ..jit.scopes import scope_number
 from ..nn.parameters import like
 from ..random.key import Key
 from . import limits
@@ -44,7 +45,7 @@ class Options:
 
 
 class Step:
-    """A step in named pieces, which derived classes replace or run separately; :meth:`take` shows their order.
+    """A step in named pieces, which derived classes replace or run separately; :meth:`advance` shows their order.
 
     The object holds their data. Its arrays are inputs of the frozen function, and the user's functions are part of it.
     """
@@ -124,33 +125,40 @@ class Step:
         products, and instructions for them.
         """
         self.push()
-        value, external = self.differentiate(Key(seed, None, number), whole)
-        # dr.mean() would copy the width to the device at every replay, and wait for all kernels before it
-        mean = dr.sum(value) * (1 / dr.width(value))
-        complete = external is None or not external.entries
-        if complete:
-            self.move()
-            self.settle()
-        # last, so that it shares a kernel with other single numbers
-        dr.scatter(self.losses, mean, number % limits.WINDOW_STEPS, mode=dr.ReduceMode.Permute)
-        if external is None or complete:
-            dr.eval(self.scaler, self.losses, self.optimizer.state, self.ema)
-            return {}, [], None
-        gradients, operands = self.taken_gradients(), external.take()
-        dr.eval(self.losses, gradients, operands)
-        return gradients, operands, external
+        return self.advance(seed, number, whole, self.settle)
 
     def take_several(self, seed: Any, number: Any, rates: list) -> None:
         """The traced steps from ``number`` on, all of them complete."""
         before = self.optimizer.lr
         numbers = [number + i for i in range(len(rates))]
-        dr.eval(numbers)  # so that all steps have the same kernels
+        self.push()
+        dr.eval(numbers, list(self.field.values()))  # so that all steps have the same kernels
         try:
             for one, rate in zip(numbers, rates, strict=True):
                 self.optimizer.lr = rate
-                self.take(seed, one, whole=True)
+                # the kernel of an update also rounds the parameters for the next step
+                self.advance(seed, one, True, self.settle if one is numbers[-1] else self.push)
         finally:
             self.optimizer.lr = before
+
+    def advance(
+        self, seed: Any, number: Any, whole: bool, leave: Callable[[], None]
+    ) -> tuple[dict[str, Any], list, ExternalProducts | None]:  # fmt: skip
+        """As :meth:`take`, from a field with the optimizer's parameters; ``leave`` is called at the end of a complete
+        step.
+        """
+        value, external = self.differentiate(Key(seed, None, number), whole)
+        # dr.mean() would copy the width to the device at every replay, and wait for all kernels before it
+        mean = dr.sum(value) * (1 / dr.width(value))
+        if external is None or not external.entries:
+            self.move(number, mean)
+            leave()
+            dr.eval(self.scaler, self.losses, self.optimizer.state, self.ema, list(self.field.values()))
+            return {}, [], None
+        self.note(number, mean)
+        gradients, operands = self.taken_gradients(), external.take()
+        dr.eval(self.losses, gradients, operands)
+        return gradients, operands, external
 
     def differentiate(self, key: Key, whole: bool = False) -> tuple[Any, ExternalProducts | None]:
         """Compute the gradients of the losses of ``key``; returns the losses, and products that are left to a library,
@@ -160,8 +168,11 @@ class Step:
         # if captured arrays change their width, the step is recorded again; an objective may evaluate batches of any
         # size
         with leaving(external), batch_size_known(self.objective is None):
+            backend = dr.backend_v(self.float32)
+            before = scope_number(backend)
             drawn = self.draw(key)
-            inner = inner_loss(self.field, self.loss, drawn) if self.objective is None else None
+            straight = scope_number(backend) == before
+            inner = inner_loss(self.field, self.loss, drawn, straight) if self.objective is None else None
             with loss_inside(inner):
                 losses = self.evaluate(drawn, key)
             value = dr.detach(losses)
@@ -191,10 +202,17 @@ class Step:
         self.settle()
         dr.eval(self.scaler, self.optimizer.state, self.ema)
 
-    def move(self) -> None:
-        """The part of a step that uses the gradients."""
+    def move(self, number: Any = None, mean: Any = None) -> None:
+        """The part of a step that uses the gradients. A ``mean`` loss is noted as that of step ``number``."""
         self.clip()
-        self.update(self.unscale())
+        unscaling = self.unscale()
+        if mean is not None:
+            self.note(number, mean)  # here, so that it shares a kernel with other single numbers
+        self.update(unscaling)
+
+    def note(self, number: Any, mean: Any) -> None:
+        """Write the mean loss of step ``number``."""
+        dr.scatter(self.losses, mean, number % limits.WINDOW_STEPS, mode=dr.ReduceMode.Permute)
 
     # ---- pieces -------------------------------------------------------------
 

@@ -78,3 +78,25 @@ def test_calls_that_cannot_be_told_from_loops(ns, monkeypatch):
         texts.append(str(error))
         error = error.__cause__
     assert any("does not tell a virtual call from a loop: its library lacks _no_such_symbol" in text for text in texts)
+
+
+def test_number_of_the_scope(ns, backend):
+    """It changes with what is traced symbolically, and with nothing else."""
+    x, table = dr.opaque(ns.Float, 2, 10), dr.arange(ns.Float, 10)
+    lane = dr.arange(ns.UInt32, 10)
+    kind = dr.backend_v(ns.Float)
+    straight = [
+        lambda: dr.sin(x) + x,
+        lambda: dr.gather(ns.Float, table, lane),
+        lambda: cn.uniform(2, cn.Key(1), ns.Float, 10),
+        lambda: cn.stratified(2, cn.Key(1), ns.Float, 10),
+    ]
+    symbolic = [
+        lambda: dr.while_loop((x,), lambda x: x < 3, lambda x: (x + 1,), mode="symbolic"),
+        lambda: dr.if_stmt((x,), x > lane, lambda x: x, lambda x: x + 1, mode="symbolic"),
+        lambda: dr.switch(lane % 2, [lambda x: x, lambda x: x + 1], x),
+    ]
+    for traced, changes in [*((f, False) for f in straight), *((f, True) for f in symbolic)]:
+        before = scopes.scope_number(kind)
+        held = traced()
+        assert (scopes.scope_number(kind) != before) == changes, held

@@ -6,10 +6,12 @@ import drjit as dr
 import numpy as np
 import pytest
 from drjit.opt import Adam
+from support.kernels import launched
 
 import coopnet as cn
 from coopnet.engine import gradient_path
 from coopnet.interop.tcnn.losses import LOSSES as TCNN
+from coopnet.jit.optimizers import memories
 from coopnet.training.inner_loss import inner_loss, samplewise
 from coopnet.training.losses import LOSSES
 from coopnet.training.step import Options, Step
@@ -116,12 +118,12 @@ def test_what_depends_on_more_stays_outside(ns, backend):
     """An unknown loss, targets with gradients, and a network of which the engine does not know all layers."""
     field = cn.NeuralField(None, cn.MLP(2, 1, width=8, depth=1)).build(backend)
     x, y, t = (ns.Float([0.1, 0.2]) for _ in range(3))
-    assert inner_loss(field, cn.training.l2, ([x, y], [t])) is not None
-    assert inner_loss(field, lambda y, t: dr.square(y[0] - t[0]), ([x, y], [t])) is None
+    assert inner_loss(field, cn.training.l2, ([x, y], [t]), True) is not None
+    assert inner_loss(field, lambda y, t: dr.square(y[0] - t[0]), ([x, y], [t]), True) is None
     dr.enable_grad(t)
-    assert inner_loss(field, cn.training.l2, ([x, y], [t])) is None
+    assert inner_loss(field, cn.training.l2, ([x, y], [t]), True) is None
     other = cn.NeuralField(None, cn.Sequential(cn.MLP(2, 2, width=8, depth=1), cn.Sinusoidal(1), cn.Linear(-1, 1)))
-    assert inner_loss(other.build(backend), cn.training.l2, ([x, y], [1.0])) is None
+    assert inner_loss(other.build(backend), cn.training.l2, ([x, y], [1.0]), True) is None
 
 
 def test_one_kernel_goes_forward_and_back(ns, backend):
@@ -140,6 +142,29 @@ def test_one_kernel_goes_forward_and_back(ns, backend):
                 history = dr.kernel_history((dr.KernelType.JIT,))
             sizes.append(sum(k["size"] >= samples and (backend == "llvm" or k["uses_optix"]) for k in history))
     assert sizes[-1] == 1
+
+
+@pytest.mark.parametrize("looped", [False, True])
+def test_the_same_kernel_draws_the_batch(ns, backend, looped):
+    """Unless a loop does: on a GPU, the call would take several times as long in its kernel."""
+    samples = 5024  # whole warps
+    sizes, gradients = {}, {}
+
+    def batch(key):
+        x, y = cn.uniform(2, key, ns.Float, samples)
+        if looped:
+            (x,) = dr.while_loop((x,), lambda x: x < 0, lambda x: (x + 1,), mode="symbolic")  # no turn
+        return [x, y], [x * y]
+
+    for path in ("banks", "spill"):
+        field = cn.NeuralField(None, cn.MLP(2, 1, width=16, depth=2)).build(backend, seed=1)
+        step = Step(field, Adam(1e-3, params=field), batch, Options(loss_scale=64.0))
+        with gradient_path(path), launched() as history:
+            step(dr.opaque(ns.UInt64, 7), dr.opaque(ns.UInt32, 0))
+        sizes[path] = sum(k["size"] >= samples for k in history)
+        gradients[path] = np.concatenate([m[1].numpy() for m in memories(step.optimizer).values()])
+    assert sizes["banks"] == (2 if looped else 1)
+    assert relative_error(gradients["banks"], gradients["spill"]) < (1e-5 if backend == "llvm" else 1e-2)
 
 
 def test_another_number_of_samples_is_recorded_anew(ns, backend):

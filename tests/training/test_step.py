@@ -53,6 +53,25 @@ def test_pieces_one_by_one(ns, backend, precision):
             np.testing.assert_allclose(one, other, rtol=1e-2, atol=1e-3 if precision == "half" else 1e-5)
 
 
+def test_single_numbers_share_a_kernel(ns, backend):
+    """Loss, loss scale, skipped steps and the rate of Adam: one kernel in each step. In a call of several steps, the
+    kernel of an update also rounds the parameters for the next step.
+    """
+    step, steps = make(backend, "half", batch=tiny_batch(ns)), 3
+    rates = [dr.opaque(ns.Float, 1e-2) for _ in range(steps)]
+    step.optimizer.lr = rates[0]
+    step(dr.opaque(ns.UInt64, 5), dr.opaque(ns.UInt32, 0))
+    dr.make_opaque(step.optimizer.state)
+    step.call_several(dr.opaque(ns.UInt64, 5), dr.opaque(ns.UInt32, 1), rates)
+    with launched() as history:
+        step.call_several(dr.opaque(ns.UInt64, 5), dr.opaque(ns.UInt32, 4), rates)
+    (size,) = {dr.width(v) for v in values(step.optimizer).values()}
+    sizes = [k["size"] for k in history]
+    assert sizes.count(1) == 1 + steps  # the first makes the numbers of the steps
+    # gradients, and the update; on CUDA banks, too
+    assert sizes.count(size) == 1 + (2 if backend == "llvm" else 3) * steps, sizes
+
+
 def test_gradients_from_elsewhere(ns, backend):
     """Between pulling back and clipping, gradients are arrays like others: here the mean of those of two batches."""
     whole, halves = make(backend, batch=tiny_batch(ns)), [make(backend, batch=tiny_batch(ns)) for _ in range(2)]

@@ -14,7 +14,6 @@ from ...field import NeuralField
 from ...jit.captures import text_key
 from ...jit.optimizers import values
 from ...random.key import Key
-from .. import limits
 from ..gradients import set_gradient
 from ..recording import reasons
 from ..sampling import samples_by_index
@@ -133,10 +132,8 @@ class SharedStep(Step):
         for name, value in values(self.optimizer).items():
             set_gradient(value, self.summed(buffer, offset, self.sizes[name]))
             offset += self.sizes[name]
-        self.move()
+        self.move(number, self.summed(buffer, offset, 1) * (1 / self.total))
         self.settle()
-        mean = self.summed(buffer, offset, 1) * (1 / self.total)
-        dr.scatter(self.losses, mean, number % limits.WINDOW_STEPS, mode=dr.ReduceMode.Permute)
         dr.eval(self.scaler, self.losses, self.optimizer.state, self.ema)
 
     def flat(self, gradients: dict[str, Any], loss: Any) -> Any:

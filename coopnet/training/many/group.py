@@ -138,12 +138,14 @@ class GroupStep(JobStep):
             value = dr.detach(losses)
             dr.schedule(value)
             self.pullback(losses)
-        self.move()
-        means = dr.block_sum(value, self.lanes) * (1 / self.samples)
-        slot = number % limits.WINDOW_STEPS * self.count + dr.arange(type(number), self.count)
-        dr.scatter(self.losses, means, slot, mode=dr.ReduceMode.Permute)
+        self.move(number, dr.block_sum(value, self.lanes) * (1 / self.samples))
         dr.eval(self.scales, self.losses, self.optimizer.state)
         return {}, [], None
+
+    def note(self, number: Any, mean: Any) -> None:
+        """Write the mean losses of all fields."""
+        slot = number % limits.WINDOW_STEPS * self.count + dr.arange(type(number), self.count)
+        dr.scatter(self.losses, mean, slot, mode=dr.ReduceMode.Permute)
 
     def evaluate_all(self, number: Any) -> Any:
         """The loss of each sample of all fields."""
