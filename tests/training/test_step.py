@@ -68,8 +68,7 @@ def test_single_numbers_share_a_kernel(ns, backend):
     (size,) = {dr.width(v) for v in values(step.optimizer).values()}
     sizes = [k["size"] for k in history]
     assert sizes.count(1) == 1 + steps  # the first makes the numbers of the steps
-    # gradients, and the update; on CUDA banks, too
-    assert sizes.count(size) == 1 + (2 if backend == "llvm" else 3) * steps, sizes
+    assert sizes.count(size) == 1 + 2 * steps, sizes  # the sum of gradients, and the update
 
 
 def test_gradients_from_elsewhere(ns, backend):
