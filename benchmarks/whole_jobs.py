@@ -63,7 +63,7 @@ JOBS = {
 #: Samples of a step, as powers of two: of the images, of the networks.
 SAMPLES = {"cuda": (18, 20), "llvm": (16, 17)}
 #: Steps between two looks at the clock, and stretches that are looked at, on a GPU and on the CPU.
-STRETCH, LOOKS = {"cuda": 200, "llvm": 20}, 5
+STRETCH, LOOKS = {"cuda": 200, "llvm": 20}, {"cuda": 9, "llvm": 5}
 #: Steps in which the configurations learn the picture of ``--image``, and that are planned in other jobs.
 WHOLE = 10_000
 
@@ -147,7 +147,7 @@ def measure(
     before = dr.detail.malloc_watermark(dr.backend_v(type(field["network.weights"])))
     Step.__call__ = first  # type: ignore[method-assign]
     # a long run that is ended early: what is worth compiling depends on the number of steps
-    ends: dict[str, Any] = {} if steps else {"patience": LOOKS}
+    ends: dict[str, Any] = {} if steps else {"patience": LOOKS[backend]}
     ends |= {"metric": clock, "metric_every": stretch, "progress": False}
     result = cn.fit(field, batch, steps or planned, **ends, **options)
     row = {"job": name, "samples": samples, "first_step_s": firsts[0], "loss": result.losses[-1]}
