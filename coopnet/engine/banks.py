@@ -223,8 +223,8 @@ def adding(
     for op, layer, own in zip(affine(evaluated), affine(ops), in_bank, strict=True):
         matrix, bias = accumulators.get(layer, (None, None))
         of_matrix = own if matrix is None else Affine(Weights(matrix))
-        of_bias = of_matrix if bias is matrix else Affine(Weights(bias))
-        targets[op] = of_matrix, None if bias is None else of_bias
+        of_bias = None if bias is None else of_matrix if bias is matrix else Affine(Weights(bias))
+        targets[op] = of_matrix, of_bias
 
     def visit(op: Affine, dy: Any, x: Any, biased: bool) -> None:
         of_matrix, of_bias = targets[op]
@@ -253,7 +253,7 @@ class Banks:
             for own, accumulator in separate(op):
                 if own.offset in self.apart:
                     continue
-                if own is op.bias and op.layout.joint:
+                if accumulator.view is None:
                     start = self.apart[op.weights.offset][1]
                 else:
                     start = -(-width // 64) * 64
@@ -292,11 +292,13 @@ class Banks:
         for op in self._of(ops):
             matrix, bias = None, None
             for own, accumulator in separate(op):
-                view = views.changed(accumulator.view, buffer=self.banks[k], offset=self.apart[own.offset][1])
+                view = matrix
+                if accumulator.view is not None:
+                    view = views.changed(accumulator.view, buffer=self.banks[k], offset=self.apart[own.offset][1])
                 if own is op.weights:
                     matrix = view
                 else:
-                    bias = matrix if op.layout.joint else view
+                    bias = view
             yield op, matrix, bias
 
     def sum(self) -> Any:

@@ -25,7 +25,7 @@ class Accumulator:
     """A packed matrix, its ``view``, in which the gradient of another packed matrix, or of a bias, is accumulated.
 
     For each place in the latter, ``origins`` holds the place in the accumulator from which its gradient comes, or
-    :data:`GAP`.
+    :data:`GAP`. A bias without a ``view`` has a column of the accumulator of its layer's matrix.
     """
 
     DRJIT_STRUCT = dict.fromkeys(("view", "origins"), object)
@@ -51,8 +51,8 @@ class Layout:
 
     ``matrix`` is the :class:`Accumulator` of the matrix; ``None``: its own layout serves, see :func:`in_pieces`.
     ``bias`` is that of the bias, if there is one. Its gradient is the column after the inputs' in the matrix's
-    accumulator if that has room (``joint``), and otherwise column 0 of a matrix of its own. (The hardware sums outer
-    products over a warp before it adds them. It does not do so with vectors, so sums of vectors stop growing sooner.)
+    accumulator if that has room, and otherwise column 0 of a matrix of its own. (The hardware sums outer products over
+    a warp before it adds them. It does not do so with vectors, so sums of vectors stop growing sooner.)
 
     ``transposed`` is the view of a packed copy of the transposed matrix. For each place in this copy, ``origins`` holds
     the place in the matrix from which its entry comes, or :data:`GAP`.
@@ -64,7 +64,6 @@ class Layout:
         self.places = places
         self.matrix: Accumulator | None = None
         self.bias: Accumulator | None = None
-        self.joint = False
         self.transposed: Any = None
         self.origins: Any = None
 
@@ -89,12 +88,14 @@ class Layout:
             if layout.matrix is None:
                 return None
         if bias:
-            layout.joint = around[1] > columns
-            of_bias = around if layout.joint else (rows, piece_columns(rows))
-            column = columns if layout.joint else 0
+            joint = around[1] > columns
+            of_bias = around if joint else (rows, piece_columns(rows))
+            column = columns if joint else 0
             layout.bias = Accumulator.find(tensor, of_bias, rows, np.arange(rows), np.s_[:rows, column])
             if layout.bias is None:
                 return None
+            if joint:
+                layout.bias.view = None
         if transposed and (turned := _places(tensor, (columns, rows))) is not None:
             view = _zeros(tensor, (columns, rows))
             origins = np.full(view.size, GAP, np.uint32)

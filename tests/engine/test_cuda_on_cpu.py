@@ -147,12 +147,12 @@ def test_accumulators_of_a_layer(monkeypatch, llvm):
     """The bias is the column after the inputs in the matrix's accumulator, or the first of a matrix of its own."""
     found = layout.Layout.find(llvm.TensorXf16, (5, 3), True)
     np.testing.assert_array_equal(found.places.numpy(), np.arange(15))
-    assert found.joint and found.matrix.view.shape == found.bias.view.shape == (16, 16)
+    assert found.matrix.view.shape == (16, 16) and found.bias.view is None
     row, column = np.divmod(np.arange(15), 3)
     np.testing.assert_array_equal(found.matrix.origins.numpy(), 16 * row + column)
     np.testing.assert_array_equal(found.bias.origins.numpy(), 16 * np.arange(5) + 3)
     found = layout.Layout.find(llvm.TensorXf16, (32, 16), True)
-    assert not found.joint and found.matrix is None and found.bias.view.shape == (32, 8)
+    assert found.matrix is None and found.bias.view.shape == (32, 8)
     np.testing.assert_array_equal(found.bias.origins.numpy(), 8 * np.arange(32))
     for shape in ((5, 3), (32, 16)):
         assert layout.Layout.find(llvm.TensorXf16, shape, False).bias is None
@@ -184,7 +184,8 @@ def test_a_half_precision_layer_on_cuda_looks_for_its_layout(llvm):
 
     assert known(linear, llvm.TensorXf) is None
     assert known(linear, llvm.TensorXf16, bias=False).bias is None
-    assert known(linear, llvm.TensorXf16).bias.view.shape == (16, 16)
+    assert known(linear, llvm.TensorXf16).matrix.view.shape == (16, 16)
+    assert known(linear, llvm.TensorXf16).bias is not None
     assert cn.Linear(3, 5).alloc(llvm.TensorXf16).layout.value is None
 
 
@@ -282,7 +283,7 @@ def test_accumulators_lie_behind_all_matrices(llvm, depth, width):
     place, expected, shapes = dr.width(buffer), {}, {}
     for m in layers:
         for own in (m.weights, m.bias):
-            if own is m.bias and m.layout.value.joint:
+            if own is m.bias and m.layout.value.bias.view is None:
                 expected[own.offset] = expected[m.weights.offset]
             elif own is m.bias or m.weights.shape != (16, 16):
                 place = expected[own.offset] = -(-place // 64) * 64
@@ -292,7 +293,7 @@ def test_accumulators_lie_behind_all_matrices(llvm, depth, width):
     assert len(found.banks) == 3 and {dr.width(b) for b in found.banks} == {place}
     for k in range(3):
         for op, matrix, bias in found.accumulators(affine, k):
-            assert (matrix is bias) == op.layout.joint
+            assert (matrix is bias) == (op.layout.bias.view is None)
             for view, own in ((matrix, op.weights), (bias, op.bias)):
                 if own.offset in shapes:
                     assert view.buffer is found.banks[k] and view.offset == expected[own.offset]

@@ -24,7 +24,8 @@ def test_places(ns, shape):
         if accumulator is not None:
             origins = accumulator.origins.numpy()
             assert len(np.unique(origins[origins != GAP])) == count
-            assert -(-accumulator.view.shape[0] // 8) * -(-accumulator.view.shape[1] // 8) % 4 == 0
+            rows, columns = (accumulator.view or found.matrix.view).shape
+            assert -(-rows // 8) * -(-columns // 8) % 4 == 0
 
 
 def test_gradients_have_the_layout_of_the_weights(ns):
