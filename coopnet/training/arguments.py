@@ -17,11 +17,13 @@ from ..field import NeuralField
 from ..jit import kinds
 from ..jit.constants import constant
 from ..jit.native.imports import imports
+from ..jit.reads import reads
 from ..jit.scopes import recording
 from ..random.key import Key
 from . import outside
 from .average import EMA, check_averaged
 from .losses import check_densities, components, loss_function, outputs_for
+from .recording import CURE
 from .schedules import is_of_steps_alone, of_steps_alone
 from .step import Options, Step
 
@@ -107,12 +109,18 @@ def check_losses(step: Step, key: Key) -> tuple[int, Any, str]:
 
 
 def _recordable(name: str, code: Callable[[], T]) -> T:
-    """The result of ``code``; raises if it makes Dr.Jit arrays of other memory, which cannot be recorded."""
-    result, imported = imports(code)
+    """The result of ``code``; raises if it reads values, or makes Dr.Jit arrays of other memory: neither can be
+    recorded.
+    """
+    for _ in range(2):  # what is done once, and kept, is harmless
+        with imports() as imported, reads() as read:
+            result = code()
+        if not (imported or read):
+            return result
+    ensure(not read, f"fit: {name} reads values of an array into NumPy or another library. {CURE}", RuntimeError)
     problem = f"{name} makes a Dr.Jit array of an array of NumPy or another library, which cannot be recorded"
     cure = f"do so before, as in data = Float(array), and let {name} read the Dr.Jit array, as in dr.gather()"
-    ensure(not imported, f"fit: {problem}; {cure}.", RuntimeError)
-    return result
+    raise RuntimeError(f"fit: {problem}; {cure}.")
 
 
 def _check_batch(field: NeuralField, drawn: Any, loss: Callable) -> None:

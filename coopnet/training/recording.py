@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 from .interrupts import caused_by_interrupt
 
-_CURE = (
+CURE = (
     "A step is recorded and then replayed, so batch, loss, objective and penalty cannot read values of arrays, as "
-    "print(x), x[0] and 'if x' do; look at them outside, as in print(batch(coopnet.Key(0)))."
+    "x.numpy(), print(x), x[0] and 'if x' do; look at them outside, as in print(batch(coopnet.Key(0)))."
 )
 #: What Dr.Jit says of an array that it has not found before, on the CPU and on a GPU; and what is said instead.
 _UNKNOWN_TO_DR_JIT = ("was created before recording was started", "but the source pointer")
@@ -33,7 +33,7 @@ def reasons() -> Iterator[None]:
             first = first.__cause__
         reason = str(first) if isinstance(first, RuntimeError) else f"{type(first).__name__}: {first}"
         if "while recording" in reason:  # the rest of Dr.Jit's message is a guess
-            reason = f"{reason.partition('!')[0]}. {_CURE}"
+            reason = f"{reason.partition('!')[0]}. {CURE}"
         elif any(words in reason for words in _UNKNOWN_TO_DR_JIT):
             reason = _UNKNOWN
         raise RuntimeError(f"fit: a step could not be recorded: {reason.rstrip('.')}.") from error

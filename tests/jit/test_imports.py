@@ -29,20 +29,13 @@ def test_arrays_of_other_memory(llvm):
     x = dr.arange(llvm.Float, 8) / 8
     dr.eval(x)
     for make in MAKE:
-        assert imports(lambda make=make: make(llvm, x))[1]
+        with imports() as found:
+            make(llvm, x)
+        assert found
     for make in DONT:
-        assert not imports(lambda make=make: make(llvm, x))[1]
-
-
-def test_what_is_made_once_is_harmless(llvm):
-    kept, calls = [], []
-
-    def code():
-        calls.append(None)
-        kept[:] = kept or [llvm.Float(NUMBERS)]
-        return len(calls)
-
-    assert imports(code) == (2, False) and imports(code) == (3, False)
+        with imports() as found:
+            make(llvm, x)
+        assert not found
 
 
 def test_log_and_collector_are_as_before(llvm):
@@ -52,9 +45,11 @@ def test_log_and_collector_are_as_before(llvm):
             dr.set_log_level(level)
             switch()
             expected = gc.isenabled()
-            assert imports(gc.isenabled) == (False, False)
-            with pytest.raises(KeyError):
-                imports(lambda: {}["x"])
+            with imports() as found:
+                assert not gc.isenabled()
+            with pytest.raises(KeyError), imports():
+                raise KeyError
+            assert not found
             assert dr.log_level() == level and gc.isenabled() == expected
     finally:
         dr.set_log_level(before)
@@ -65,7 +60,9 @@ def test_without_the_function_nothing_is_noticed(llvm, monkeypatch):
     monkeypatch.setattr(module, "function", lambda symbol: None)
     module._of_arrays.cache_clear()
     try:
-        assert not imports(lambda: llvm.Float(NUMBERS))[1]
+        with imports() as found:
+            llvm.Float(NUMBERS)
+        assert not found
     finally:
         monkeypatch.undo()
         module._of_arrays.cache_clear()

@@ -33,6 +33,43 @@ def test_values_that_are_read(backend, ns, how, capsys):
     cn.fit(tiny_field(backend), draw, 3, progress=False)  # Dr.Jit is well
 
 
+@pytest.mark.parametrize(
+    "read", [lambda x: x.numpy(), np.asarray, lambda x: np.mean(x)], ids=["numpy", "asarray", "mean"]
+)
+def test_values_that_numpy_reads(backend, ns, read):
+    """Dr.Jit would record them as constants."""
+    draw = tiny_batch(ns)
+
+    def batch(key):
+        (x, *rest), (t,) = draw(key)
+        return [x, *rest], [t + float(np.mean(read(x)))]
+
+    words = rf"batch reads values of an array into NumPy or another library\..* {CURE}"
+    with pytest.raises(RuntimeError, match=f"^fit: {words}"):
+        cn.fit(tiny_field(backend), batch, 3, progress=False)
+    for name, options in (
+        ("loss", {"loss": lambda y, t: dr.square(y[0] - t[0]) * float(np.mean(read(y[0])))}),
+        ("penalty", {"penalty": lambda field: dr.mean(ns.Float(1)) * float(np.mean(read(field["network.weights"])))}),
+    ):
+        with pytest.raises(RuntimeError, match=f"^fit: {name} reads values of an array"):
+            cn.fit(tiny_field(backend), draw, 3, progress=False, **options)
+    cn.fit(tiny_field(backend), draw, 3, progress=False)  # Dr.Jit is well
+
+
+def test_values_that_are_read_once(backend, ns):
+    """For the first batch, and kept."""
+    draw, kept = tiny_batch(ns), []
+    data = dr.arange(ns.Float, 8)
+
+    def batch(key):
+        if not kept:
+            kept.append(float(data.numpy().max()))
+        coordinates, (t,) = draw(key)
+        return coordinates, [t * kept[0]]
+
+    assert len(cn.fit(tiny_field(backend), batch, 3, progress=False).losses) == 3
+
+
 NUMBERS = np.arange(8, dtype=np.float32) / 8
 IMPORTS = {
     "flat": lambda ns, x: ns.Float(NUMBERS),

@@ -12,9 +12,9 @@ import ctypes
 import functools
 import gc
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any
 
 import drjit as dr
 import drjit.llvm
@@ -22,23 +22,17 @@ import numpy as np
 
 from .core import function
 
-T = TypeVar("T")
-
 _CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p)
 _MESSAGE = re.compile(rb"jit_var_set_callback\(r\d+\): <(0x[0-9a-f]+)>")
 
 
-def imports(code: Callable[[], T]) -> tuple[T, bool]:
-    """The result of ``code``, and whether it makes Dr.Jit arrays of the memory of other libraries each time.
-
-    If it seems so, ``code`` runs twice, since arrays that are made once and kept are harmless.
-    """
-    for _ in range(2):
-        with _attached() as addresses:
-            result = code()
-        if _of_arrays() not in addresses:
-            return result, False
-    return result, True
+@contextmanager
+def imports() -> Iterator[list[Any]]:
+    """A list that is not empty after the block if Dr.Jit arrays of the memory of other libraries were made in it."""
+    found: list[Any] = []
+    with _attached() as addresses:
+        yield found
+    found += [address for address in addresses if address == _of_arrays()]
 
 
 @functools.cache
