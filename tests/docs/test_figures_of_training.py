@@ -229,3 +229,17 @@ def test_small_batches_and_other_libraries():
     assert own["config_hash/stratified"] < theirs
     assert "hash grid in about nine tenths of coopnet's time" in sentences_of("limits")
     assert "own sample trains in about nine tenths of coopnet's time" in sentences_of("coming_from/tiny_cuda_nn")
+
+
+def test_code_beyond_the_cache():
+    rows = {(r["target"], r["depth"]): r for r in results("code-size-llvm")}
+    two, three = (rows["haswell", depth] for depth in (2, 3))
+    assert {r["width"] for r in rows.values()} == {32}
+    assert two["code_bytes"] < two["cache_bytes"] < three["code_bytes"]
+    second, third = (rows["haswell", d]["wall_ms"] - rows["haswell", d - 1]["wall_ms"] for d in (2, 3))
+    says(
+        f"hidden layers fits into its {two['cache_bytes'] >> 10} KiB and runs at {two['gflops']:.0f} GFLOP/s",
+        f"does not, and runs at {three['gflops']:.0f} (`code-size-llvm.json`",
+        f"the second layer takes {second:.2f} ms, and the third {third:.2f}",
+        f"three layers run at {rows['skylake-avx512', 3]['gflops']:.0f}",
+    )
