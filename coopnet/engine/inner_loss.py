@@ -16,6 +16,7 @@ from ..context import Context
 from ..jit.lanes import live, whole_warps
 from .banks import BankOp
 from .ops import Op, Tape
+from .strategies import BATCHES, StepBatch, choose
 
 
 class InnerLoss:
@@ -58,10 +59,8 @@ class InnerLossOp(BankOp):
         return dxs, gradients
 
     def beforehand(self, xs: list, dys: list, samples: int) -> list:
-        # The kernel of the call computes the batch, too, since writing and reading it takes longer
-        # (benchmarks/whole_jobs.py). Not if it is path traced: steps would take several times as long. Additional lanes
-        # need the batch in memory.
-        return [] if self.plan.loss.straight and whole_warps(samples) else [xs, dys]
+        where, _ = choose(BATCHES, StepBatch(self.plan.loss.straight, whole_warps(samples)))
+        return [xs, dys] if where == "a kernel before" else []
 
     def live(self, dys: list) -> Any:
         return live(dys[-1:])

@@ -411,6 +411,27 @@ LOSSES = (
     Row("behind the network", _always, "other ways keep what they need from the forward pass"),
 )  # fmt: skip
 
+# ---- Where is the batch of such a loss computed, if banks are filled? -----------------------------------------------
+
+
+class StepBatch(NamedTuple):
+    """Coordinates, as the network reads them, and targets of a step."""
+
+    #: Were they traced without symbolic loops, conditionals and calls?
+    straight: bool
+    #: Do they need no additional lanes, see :class:`~..jit.lanes.Warps`?
+    whole_warps: bool
+
+
+BATCHES = (
+    Row(
+        "a kernel before", lambda s: not s.straight,
+        "in one kernel with the loops and calls of a path tracer, the call for banks takes several times as long",
+    ),
+    Row("a kernel before", lambda s: not s.whole_warps, "additional lanes, which fill the last warp, read memory"),
+    Row("the call's kernel", _always, "writing the batch to memory and reading it takes longer than computing it"),
+)  # fmt: skip
+
 # ---- Where are gradients summed in a symbolic loop or conditional? ------------------------------------------------
 
 
@@ -440,5 +461,6 @@ TABLES = {
     "How does a CPU multiply a matrix and a vector in a kernel?": MATRICES,
     "Which library multiplies matrices over samples?": MULTIPLIERS,
     "Where is a loss with independent samples computed?": LOSSES,
+    "Where is the batch of such a loss computed, if banks are filled?": BATCHES,
     "Where are gradients summed in a symbolic loop or conditional?": SCOPES,
 }

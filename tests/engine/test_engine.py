@@ -24,6 +24,7 @@ from coopnet.engine.activation_cache import bytes_per_sample, chunk_size
 from coopnet.engine.evaluate import OPERATIONS
 from coopnet.engine.situation import Situation
 from coopnet.engine.strategies import (
+    BATCHES,
     GRADIENTS,
     LOSSES,
     MATRICES,
@@ -33,6 +34,7 @@ from coopnet.engine.strategies import (
     GradientScope,
     Matrix,
     Products,
+    StepBatch,
     StepLoss,
     caller_multiplies,
     choose,
@@ -592,6 +594,8 @@ def everything(question, lanes):
             yield Products(backend, frozen, outside, found)
     elif table is LOSSES:
         yield from map(StepLoss, OPERATIONS)
+    elif table is BATCHES:
+        yield from itertools.starmap(StepBatch, itertools.product(*[flags] * 2))
     elif table is SCOPES:
         yield from itertools.starmap(GradientScope, itertools.product(*[flags] * 3))
     else:
