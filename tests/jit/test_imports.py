@@ -47,6 +47,7 @@ def test_log_and_collector_are_as_before(llvm):
             expected = gc.isenabled()
             with imports() as found:
                 assert not gc.isenabled()
+            assert gc.isenabled() == expected
             with pytest.raises(KeyError), imports():
                 raise KeyError
             assert not found
