@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from coopnet.jit.kernel_parameters import kernel_parameter
+from coopnet.jit.native.core import llvm_lanes
 
 
 @pytest.mark.parametrize("make", [kernel_parameter, dr.opaque])
@@ -23,7 +24,8 @@ def test_calls_that_are_replayed(ns, backend, make):
         other = [dr.opaque(ns.Float, 7 + i) for i in range(50)]  # takes memory that was given back
         right.append(bool(np.array_equal(y, x.numpy() * (2 + which.numpy()))))
         del other
-    assert right[0] and (all(right) if make is kernel_parameter else backend == "cuda" or not all(right))
+    seen = backend == "llvm" and llvm_lanes() >= 16  # elsewhere, nothing takes that memory before the replay
+    assert right[0] and (all(right) if make is kernel_parameter else not seen or not all(right))
 
 
 def test_elsewhere_it_is_opaque(ns):
