@@ -66,15 +66,6 @@ def banks_in_scope(samples: int, vectors: int = 1, most: int | None = None) -> i
 class BankOp(NetworkOp):
     """Computes weight gradients by accumulating in banks."""
 
-    #: Are outputs written to memory? The loss and the cotangents, which follow from them, may be evaluated separately.
-    keeps_outputs = True
-
-    def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None) -> list:  # type: ignore[override]
-        y = super().eval(plan, buffers, xs, key)
-        if self.keeps_outputs:
-            dr.schedule(y)
-        return y
-
     def pull_back(self, dys: list, samples: int) -> tuple[list, list | None]:
         sets, dxs = self.filled(dys, samples, banks_for(samples * self.plan.vectors))
         return dxs, [banks.sum() for banks in sets]
@@ -182,8 +173,6 @@ class ScopeBankOp(BankOp):
     ``later`` are the :class:`Deferred` buffers of those ``buffers`` that need gradients. They receive the gradient.
     Tangents come from ``buffers``: in Dr.Jit's forward mode, a loop depends on these only.
     """
-
-    keeps_outputs = False  # nothing can be evaluated here
 
     def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None, later: list) -> list:  # type: ignore[override]
         self.spread = spreads(plan.situation)

@@ -51,8 +51,6 @@ class InnerLoss:
 class InnerLossOp(BankOp):
     """Accumulates in banks. The same call computes the losses; cotangents from outside are not used."""
 
-    keeps_outputs = False  # nobody else reads them
-
     def pull_back(self, dys: list, samples: int) -> tuple[list, list | None]:
         loss = self.plan.loss
         (*dxs, loss.losses), gradients = super().pull_back([*loss.inputs, loss.cotangent], samples)

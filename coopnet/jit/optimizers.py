@@ -73,8 +73,9 @@ def own_rates(optimizer: dropt.Optimizer, factors: Mapping[str, Any]) -> Iterato
     counted = []
     if isinstance(optimizer, dropt.Adam) and not isinstance(optimizer, EntryAdam):
         for name, (*rest, (t, *moments)) in optimizer.state.items():
-            optimizer.state[name] = (*rest, (saturated(optimizer, t), *moments))
-            counted.append(saturated(optimizer, t) + 1)
+            t = saturated(optimizer, t)
+            optimizer.state[name] = (*rest, (t, *moments))
+            counted.append(t + 1)
     # the step will use these: evaluated with its rates, they need no kernel of their own
     dr.schedule(counted)
     try:

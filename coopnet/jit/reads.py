@@ -8,7 +8,6 @@ recorded. Relies on the methods of ``drjit.ArrayBase`` being replaceable. Checke
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,35 +20,24 @@ from ..context import Context
 _METHODS = ("numpy", "torch", "jax", "__array__", "__dlpack__")
 #: The list of the innermost block of this thread.
 _noted = Context("values that are read", None)
-_lock = threading.Lock()
-_blocks = 0  # of all threads
-_originals: dict[str, Callable] = {}
 
 
 @contextmanager
 def reads() -> Iterator[list[str]]:
-    """The names of the methods by which this thread reads values of arrays in the block."""
+    """The names of the methods by which this thread reads values of arrays in the block.
+
+    Blocks of different threads must not overlap: those of :func:`coopnet.fit` are in its turn.
+    """
     found: list[str] = []
-    _replace(1)
+    originals = {name: getattr(dr.ArrayBase, name) for name in _METHODS}
     try:
+        for name, method in originals.items():
+            setattr(dr.ArrayBase, name, _noting(name, method))
         with _noted(found):
             yield found
     finally:
-        _replace(-1)
-
-
-def _replace(more: int) -> None:
-    """Replace the methods when the first block begins, and restore them when the last ends."""
-    global _blocks
-    with _lock:
-        _blocks += more
-        if more > 0 and _blocks == 1:
-            for name in _METHODS:
-                _originals[name] = getattr(dr.ArrayBase, name)
-                setattr(dr.ArrayBase, name, _noting(name, _originals[name]))
-        elif _blocks == 0:
-            for name in _METHODS:
-                setattr(dr.ArrayBase, name, _originals.pop(name))
+        for name, method in originals.items():
+            setattr(dr.ArrayBase, name, method)
 
 
 def _noting(name: str, method: Callable) -> Callable:

@@ -33,9 +33,11 @@ def recording() -> bool:
     return symbolic() or frozen()
 
 
-def scope_number(backend: dr.JitBackend) -> int:
-    """A number that is another one after a loop, conditional or virtual call has been traced symbolically."""
-    return dr.detail.scope(backend)
+def scope_number(tp: type) -> int:
+    """A number that is another one after a loop, conditional or virtual call has been traced symbolically, on the
+    backend of the Dr.Jit type ``tp``.
+    """
+    return dr.detail.scope(dr.backend_v(tp))
 
 
 def inside_call(tp: type) -> bool:

@@ -117,7 +117,8 @@ def _recordable(name: str, code: Callable[[], T]) -> T:
             result = code()
         if not (imported or read):
             return result
-    ensure(not read, f"fit: {name} reads values of an array into NumPy or another library. {CURE}", RuntimeError)
+    how = f"by {', '.join(sorted({f'{method}()' for method in read}))}, as NumPy and other libraries do"
+    ensure(not read, f"fit: {name} reads values of an array {how}. {CURE}", RuntimeError)
     problem = f"{name} makes a Dr.Jit array of an array of NumPy or another library, which cannot be recorded"
     cure = f"do so before, as in data = Float(array), and let {name} read the Dr.Jit array, as in dr.gather()"
     raise RuntimeError(f"fit: {problem}; {cure}.")

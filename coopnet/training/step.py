@@ -168,10 +168,9 @@ class Step:
         # if captured arrays change their width, the step is recorded again; an objective may evaluate batches of any
         # size
         with leaving(external), batch_size_known(self.objective is None):
-            backend = dr.backend_v(self.float32)
-            before = scope_number(backend)
+            before = scope_number(self.float32)
             drawn = self.draw(key)
-            straight = scope_number(backend) == before
+            straight = scope_number(self.float32) == before
             inner = inner_loss(self.field, self.loss, drawn, straight) if self.objective is None else None
             with loss_inside(inner):
                 losses = self.evaluate(drawn, key)
@@ -211,8 +210,10 @@ class Step:
         self.update(unscaling)
 
     def note(self, number: Any, mean: Any) -> None:
-        """Write the mean loss of step ``number``."""
-        dr.scatter(self.losses, mean, number % limits.WINDOW_STEPS, mode=dr.ReduceMode.Permute)
+        """Write the mean loss of step ``number``, of each field if ``mean`` has several entries."""
+        count = dr.width(mean)
+        slot = number % limits.WINDOW_STEPS * count + dr.arange(self.uint32, count)
+        dr.scatter(self.losses, mean, slot, mode=dr.ReduceMode.Permute)
 
     # ---- pieces -------------------------------------------------------------
 

@@ -858,30 +858,3 @@ def test_a_graph_that_is_walked_twice(ns, backend, path):
             found.append(dr.grad(buffer).numpy().astype(np.float64))
     assert np.abs(found[0]).max() > 0
     agree(found[:1], found[1:], backend)
-
-
-def test_a_mean_before_the_gradients_costs_no_other_pass(llvm):
-    """With banks: a kernel for the loss, one for cotangents without a network, and one that goes forward and back."""
-    samples = 4096
-    field = cn.NeuralField(None, cn.MLP(2, 1, width=16, depth=2)).build("llvm", seed=1)
-    x = list(cn.uniform(2, cn.Key(1), llvm.Float, samples))
-    dr.eval(x)
-
-    @dr.freeze
-    def step(field, x):
-        weights = field["network.weights"]
-        dr.enable_grad(weights)
-        loss = dr.mean(dr.square(field(x)[0] - x[0]))
-        dr.backward(loss)
-        return loss, dr.grad(weights)
-
-    with cn.gradient_path("banks"), launched() as history:
-        dr.eval(step(field, x))
-    passes = [k for k in history if k["size"] == samples]
-    first, second, third = (_ir(k).count("br ") for k in passes)  # a product is a loop
-    assert second < first / 3 and first < third
-
-
-def _ir(kernel):
-    ir = kernel["ir"]
-    return ir if isinstance(ir, str) else ir.getvalue()

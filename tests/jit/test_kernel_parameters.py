@@ -24,7 +24,7 @@ def test_calls_that_are_replayed(ns, backend, make):
         other = [dr.opaque(ns.Float, 7 + i) for i in range(50)]  # takes memory that was given back
         right.append(bool(np.array_equal(y, x.numpy() * (2 + which.numpy()))))
         del other
-    seen = backend == "llvm" and llvm_lanes() >= 16  # elsewhere, nothing takes that memory before the replay
+    seen = backend == "llvm" and llvm_lanes() >= 16  # elsewhere, this does not show it
     assert right[0] and (all(right) if make is kernel_parameter else not seen or not all(right))
 
 

@@ -84,7 +84,6 @@ def test_number_of_the_scope(ns, backend):
     """It changes with what is traced symbolically, and with nothing else."""
     x, table = dr.opaque(ns.Float, 2, 10), dr.arange(ns.Float, 10)
     lane = dr.arange(ns.UInt32, 10)
-    kind = dr.backend_v(ns.Float)
     straight = [
         lambda: dr.sin(x) + x,
         lambda: dr.gather(ns.Float, table, lane),
@@ -97,6 +96,6 @@ def test_number_of_the_scope(ns, backend):
         lambda: dr.switch(lane % 2, [lambda x: x, lambda x: x + 1], x),
     ]
     for traced, changes in [*((f, False) for f in straight), *((f, True) for f in symbolic)]:
-        before = scopes.scope_number(kind)
+        before = scopes.scope_number(ns.Float)
         held = traced()
-        assert (scopes.scope_number(kind) != before) == changes, held
+        assert (scopes.scope_number(ns.Float) != before) == changes, held

@@ -14,7 +14,6 @@ import gc
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import drjit as dr
 import drjit.llvm
@@ -27,9 +26,9 @@ _MESSAGE = re.compile(rb"jit_var_set_callback\(r\d+\): <(0x[0-9a-f]+)>")
 
 
 @contextmanager
-def imports() -> Iterator[list[Any]]:
+def imports() -> Iterator[list[bytes]]:
     """A list that is not empty after the block if Dr.Jit arrays of the memory of other libraries were made in it."""
-    found: list[Any] = []
+    found: list[bytes] = []
     with _attached() as addresses:
         yield found
     found += [address for address in addresses if address == _of_arrays()]

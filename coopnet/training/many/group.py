@@ -142,11 +142,6 @@ class GroupStep(JobStep):
         dr.eval(self.scales, self.losses, self.optimizer.state)
         return {}, [], None
 
-    def note(self, number: Any, mean: Any) -> None:
-        """Write the mean losses of all fields."""
-        slot = number % limits.WINDOW_STEPS * self.count + dr.arange(type(number), self.count)
-        dr.scatter(self.losses, mean, slot, mode=dr.ReduceMode.Permute)
-
     def evaluate_all(self, number: Any) -> Any:
         """The loss of each sample of all fields."""
         lane = dr.arange(type(number), self.count * self.lanes)
