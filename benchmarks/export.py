@@ -3,8 +3,9 @@
 Nanoseconds per evaluation, medians. C is compiled with ``cc -O3 -march=native``, and once more with ``-ffast-math``,
 which lets sums be reordered and so be done by vectors. Shaders are dispatched often enough to subtract what a
 submission costs: WGSL by wgpu on Vulkan; Slang, with and without cooperative vectors, by slangpy on Vulkan, or on the
-CPU where it finds no such device. What cannot run is in the results with the reason. Without a GPU,
-``VK_ICD_FILENAMES`` may name Mesa's lavapipe.
+CPU where it finds no such device. With ``--tcnn``, inference of the same networks by tiny-cuda-nn is measured, too, by
+its precompiled kernels and by those that it compiles at run time (``tcnn.py``). What cannot run is in the results with
+the reason. Without a GPU, ``VK_ICD_FILENAMES`` may name Mesa's lavapipe.
 """
 
 from __future__ import annotations
@@ -19,18 +20,27 @@ from typing import Any
 
 import common
 import numpy as np
+import tcnn
 
 import coopnet as cn  # isort: skip
 import drjit as dr
 
-FIELDS: dict[str, Callable[[], cn.NeuralField]] = {
-    "3-32-32-1, relu": lambda: cn.NeuralField(None, cn.MLP(3, 1, width=32, depth=2)),
-    "3-64-64-64-3, relu": lambda: cn.NeuralField(None, cn.MLP(3, 3, width=64, depth=3)),
-    "hash grid, 8 levels, 32-32-1": lambda: cn.NeuralField(
-        cn.HashGrid(3, n_levels=8, base_resolution=8, hashmap_size=2**14, per_level_scale=16 ** (1 / 7)),
-        cn.MLP(-1, 1, width=32, depth=2),
-    ),
-}
+
+def _network(width: int, layers: int) -> dict[str, Any]:
+    return {"otype": "FullyFusedMLP", "activation": "ReLU", "output_activation": "None",
+            "n_neurons": width, "n_hidden_layers": layers}  # fmt: skip
+
+
+#: Numbers of outputs, and configurations that coopnet and tiny-cuda-nn read. All networks have three inputs.
+FIELDS: dict[str, tuple[int, dict[str, Any]]] = {
+    "3-32-32-1, relu": (1, {"encoding": {"otype": "Identity"}, "network": _network(32, 2)}),
+    "3-64-64-64-3, relu": (3, {"encoding": {"otype": "Identity"}, "network": _network(64, 3)}),
+    "hash grid, 8 levels, 32-32-1": (1, {
+        "encoding": {"otype": "HashGrid", "n_levels": 8, "n_features_per_level": 2, "log2_hashmap_size": 14,
+                     "base_resolution": 8, "per_level_scale": 16 ** (1 / 7)},
+        "network": _network(32, 2),
+    }),
+}  # fmt: skip
 GROUP, DISPATCHES = 64, 9
 PRECISIONS = ("single", "half")
 _MANY = """
@@ -77,11 +87,13 @@ def main() -> None:
         __doc__ or "",
         fields=dict(nargs="+", default=list(FIELDS), choices=list(FIELDS), metavar="FIELD"),
         log2_samples=dict(type=int, help="16 on LLVM, 20 on CUDA unless given; C takes 16"),
+        tcnn=dict(type=Path, metavar="SOURCE", help="a source tree of tiny-cuda-nn to build and compare with"),
     )
     samples, rows, devices = 1 << (args.log2_samples or (20 if args.backend == "cuda" else 16)), [], {}
     runners = {"wgsl": wgsl, "slang": slang, "slang-coopvec": slang}
     for name in args.fields:
-        field = FIELDS[name]().build(args.backend, seed=1)
+        outputs, config = FIELDS[name]
+        field = cn.from_config(3, outputs, config).field.build(args.backend, seed=1)
         x = np.random.default_rng(1).random((samples, 3), np.float32)
         row: dict[str, Any] = {"field": name, "samples": samples, "ns": drjit_kernels(field, x, args.backend)}
         row["difference"] = {}
@@ -95,6 +107,11 @@ def main() -> None:
                 except Exception as error:  # no device, no package, no such feature
                     said = f"{type(error).__name__}: {error}".splitlines()[0][:200]
                     row.setdefault("missing", {})[f"{target}, {precision}"] = said
+        if args.tcnn is not None:
+            try:
+                row["ns"] |= tcnn.inference(args.tcnn, config, 3, outputs, samples)
+            except Exception as error:  # no compiler, no GPU
+                row.setdefault("missing", {})["tiny-cuda-nn"] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
         rows.append(row)
         print(name, {k: round(v, 3) for k, v in row["ns"].items()}, row.get("missing", ""), flush=True)
     print("written to", common.write("export", args.backend, {"devices": devices, "rows": rows}, args.out))

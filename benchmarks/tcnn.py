@@ -1,6 +1,7 @@
-"""tiny-cuda-nn as a peer: its sample that learns an image, built from a source tree that the user names.
+"""tiny-cuda-nn as a peer: its sample that learns an image, and its inference, built from a source tree of the user's.
 
     python benchmarks/whole_jobs.py --backend cuda --jobs config_hash --image albert.jpg --tcnn tiny-cuda-nn
+    python benchmarks/export.py --backend cuda --tcnn tiny-cuda-nn
 
 The tree is a clone with its submodules. Building takes CMake, a C++ compiler and NVIDIA's nvcc, and some minutes; what
 was built is kept beside the results of the build. Where something is missing, the peer is left out and the reason said.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 import shutil
 import statistics
@@ -18,11 +20,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import drjit as dr
 import numpy as np
 
 #: Samples of a step, a constant of the sample.
 SAMPLES = 1 << 18
 SAMPLE = "mlp_learning_an_image"
+#: The project that builds what is measured.
+PROJECT = Path(__file__).with_name("tcnn_programs")
 _LINE = re.compile(r"Step#(\d+): loss=(\S+) time=(\d+)\[")
 
 
@@ -38,16 +43,31 @@ def missing(source: Path) -> str:
     return ""
 
 
-def build(source: Path, architecture: str) -> Path:
-    """The sample's executable, built if it is not there. ``architecture`` is that of the GPU, such as ``"90"``."""
+def build(source: Path, target: str = SAMPLE) -> Path:
+    """The executable ``target`` for the GPU of this machine, built if it is not there."""
+    architecture = dr.detail.cuda_compute_capability()
     folder = source / f"build-{architecture}"
-    program = folder / SAMPLE
+    program = folder / target
     if not program.is_file():
-        options = ["-DCMAKE_BUILD_TYPE=Release", f"-DTCNN_CUDA_ARCHITECTURES={architecture}"]
-        options += ["-DTCNN_BUILD_BENCHMARK=OFF", "-DTCNN_BUILD_TESTS=OFF"]
-        subprocess.run(["cmake", "-S", source, "-B", folder, *options], check=True)
-        subprocess.run(["cmake", "--build", folder, "--parallel", "--target", SAMPLE], check=True)
+        options = [f"-DTCNN_SOURCE={source.resolve()}", f"-DTCNN_CUDA_ARCHITECTURES={architecture}"]
+        options += ["-DCMAKE_BUILD_TYPE=Release"]
+        subprocess.run(["cmake", "-S", PROJECT, "-B", folder, *options], check=True)
+        subprocess.run(["cmake", "--build", folder, "--parallel", "--target", target], check=True)
     return program
+
+
+def inference(source: Path, config: dict[str, Any], inputs: int, outputs: int, samples: int) -> dict[str, float]:
+    """Nanoseconds of an evaluation, by precompiled kernels and by those that are compiled at run time."""
+    if why := missing(source):
+        raise RuntimeError(why)
+    program = build(source, "inference")
+    with tempfile.TemporaryDirectory() as folder:
+        described = Path(folder, "config.json")
+        described.write_text(json.dumps(config))
+        command = [program.resolve(), described, str(inputs), str(outputs), str(samples)]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    times = {name: float(ns) for name, ns in re.findall(r"^(precompiled|jit) (\S+)$", done.stdout, re.M)}
+    return {f"tiny-cuda-nn, {name}": ns for name, ns in times.items() if not math.isnan(ns)}
 
 
 def measure(program: Path, config: dict[str, Any], image: Path, steps: int) -> dict[str, Any]:

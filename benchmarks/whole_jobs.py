@@ -214,8 +214,7 @@ def peer(source: Path, name: str, path: Path, steps: int, runs: int) -> dict[str
     if why:
         print(f"tiny-cuda-nn is left out: {why}", file=sys.stderr)
         return None
-    architecture = str(dr.detail.cuda_compute_capability())
-    program = tcnn.build(source, architecture)
+    program = tcnn.build(source)
     rows = [tcnn.measure(program, CONFIGS[name], path, steps) for _ in range(runs)]
     found = [row["psnr_db"] for row in rows]
     return {"job": name} | rows[0] | {"psnr_db": statistics.median(found), "psnr_db_of_runs": found}

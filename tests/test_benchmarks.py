@@ -270,6 +270,11 @@ def test_what_tiny_cuda_nn_prints(tmp_path, monkeypatch):
     with pytest.raises(RuntimeError, match="printed no times"):
         tcnn.wall("Uncaught exception")
 
+    program.write_text("#!/bin/sh\ngrep -q Identity $1 && echo compiling && echo precompiled 0.2$2$3 && echo jit nan\n")
+    monkeypatch.setattr(tcnn, "build", lambda source, target: program)
+    found = tcnn.inference(tmp_path, {"encoding": {"otype": "Identity"}}, 3, 1, 256)
+    assert found == {"tiny-cuda-nn, precompiled": 0.231}
+
 
 def test_many_fields(backend, tmp_path):
     peers = ["fit_many", "fit", *(["together", "two processes"] if backend == "llvm" else ["one by one"])]

@@ -88,8 +88,8 @@ OUTER_PRODUCTS = 32
 #: networks with dropout.
 BANK_VECTOR, BANK_VECTOR_MASKED = 96, 64
 #: Samples in all runs of a function together. With fewer, compiling outer products takes longer than they save. The
-#: second number is for networks with dropout, whose masks are compiled again with each outer product.
-COMPILED_SAMPLES, COMPILED_SAMPLES_MASKED = 3 << 31, 3 << 33
+#: second number is for networks with dropout, which compile for twice as long.
+COMPILED_SAMPLES, COMPILED_SAMPLES_MASKED = 3 << 31, 3 << 32
 #: Storing and reading so many samples takes as long as calling a library.
 LIBRARY_CALL_SAMPLES = 1 << 19
 #: Fewest samples for which several kernels instead of one pay.

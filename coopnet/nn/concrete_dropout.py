@@ -86,7 +86,7 @@ class ConcreteDropout(Dropout):
     """
 
     DRJIT_STRUCT = {
-        "initial": float, "bits": int, "stream": int, "rounds": int, "temperature": float, "identity": Unpacked,
+        "initial": float, "bits": int, "stream": int, "rounds": int, "temperature": float, "expansion": Unpacked,
         "logit": Unpacked,
     }  # fmt: skip
 

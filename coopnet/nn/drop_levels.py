@@ -45,7 +45,7 @@ class DropLevels(Dropout):
     """
 
     DRJIT_STRUCT = {
-        "rate": object, "bits": int, "stream": int, "rounds": int, "identity": Constant, "first": int,
+        "rate": object, "bits": int, "stream": int, "rounds": int, "expansion": Constant, "first": int,
         "per_sample": bool, "n_features_per_level": int,
     }  # fmt: skip
 

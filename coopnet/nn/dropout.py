@@ -7,7 +7,6 @@ import itertools
 from typing import Any
 
 import drjit as dr
-import drjit.nn as drnn
 import numpy as np
 
 from ..backend import require
@@ -18,12 +17,13 @@ from ..engine import Mask
 from ..jit.kinds import nested_type
 from ..jit.unpacked import Constant
 from ..random.draws import decisions
+from ..random.expansion import Expansion, expansion
 from ..random.key import Key
 from ..random.law import GaussianLaw, Law, MaskLaw, PathLaw
 from .module import Module
 
-#: Longest vectors whose masks are multiplied by an identity matrix. For longer ones, this was slower in measurements.
-IDENTITY_WIDTH = 64
+#: Longest vectors whose masks come from a product. For longer ones, an identity matrix was slower in measurements.
+EXPANDED_WIDTH = 64
 
 
 def dropout(x: Any, p: Any, key: Key | None, *, stream: int = 0, bits: int = 16, rounds: int = 10) -> Any:
@@ -137,13 +137,13 @@ class Dropout(Module):
     """
 
     # rate: the value of p. An array is wrapped, or drjit.nn.pack would pack it as a weight.
-    DRJIT_STRUCT = {"rate": object, "bits": int, "stream": int, "rounds": int, "identity": Constant}
+    DRJIT_STRUCT = {"rate": object, "bits": int, "stream": int, "rounds": int, "expansion": Constant}
     LAW: type[Law] = MaskLaw
 
     def __init__(self, p: float = 0.5, bits: int = 16, stream: int | None = None, rounds: int = 10):
         self.bits, self.stream, self.rounds = bits, stream, rounds
         self.p = p
-        self.identity = Constant()
+        self.expansion = Expansion()
 
     @property
     def p(self) -> Any:
@@ -172,16 +172,16 @@ class Dropout(Module):
         return self.law.drops
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
-        return self.law.apply(x, key, self.identity.value)
+        return self.law.apply(x, key, self.expansion)
 
     def op(self) -> Mask:
         return Mask(self)
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:  # type: ignore[override]
         layer, on_cuda = copy.copy(self), dr.backend_v(dtype) == dr.JitBackend.CUDA
-        helps = on_cuda and 0 < size <= IDENTITY_WIDTH and layer.active()
+        helps = on_cuda and 0 < size <= EXPANDED_WIDTH and layer.active()
         layer.p = to(self.p, dtype)  # an array, if there is a schedule
-        layer.identity = Constant(identity_matrix(dr.array_t(dtype), size) if helps else None)
+        layer.expansion = expansion(layer.law, dr.array_t(dtype), size) if helps else Expansion()
         return layer, size
 
     def _join(self, layers: list) -> None:
@@ -189,11 +189,8 @@ class Dropout(Module):
         if self.stream is None:
             used = {layer.stream for layer in others}
             self.stream = next(s for s in itertools.count() if s not in used)
-        # masks of one width share an identity matrix, so that a kernel loads it once
-        view = self.identity.value
-        if view is not None:
-            held = (layer.identity for layer in others if layer.identity.value is not None)
-            self.identity = next(c for c in held if (c.value.shape, c.value.dtype) == (view.shape, view.dtype))
+        # masks of one width share a matrix, so that a kernel loads it once
+        self.expansion = next(e for e in (*(m.expansion for m in others), self.expansion) if e.same(self.expansion))
 
     def __repr__(self) -> str:
         return super().__repr__().replace(", stream=None", "").replace(", rounds=10", "")
@@ -251,17 +248,3 @@ class GaussianDropout(Dropout):
 
     def __init__(self, p: float = 0.5, stream: int | None = None, rounds: int = 10):
         super().__init__(p, 32, stream, rounds)
-
-
-def identity_matrix(leaf: type, n: int) -> Any:
-    """The ``n`` by ``n`` identity matrix as a view of type ``leaf``.
-
-    The product with it moves a mask into the layout that vectors have in the tensor cores. Otherwise every operation
-    between a network's vector and the mask would convert the vector. The matrix is row-major, because that was faster
-    in measurements than the layouts of ``drjit.nn.pack``.
-    """
-    stride = -(-n // 8) * 8  # OptiX wants rows aligned to 16 bytes
-    i = dr.arange(dr.uint32_array_t(leaf), n * stride)
-    entries = dr.select(i // stride == i % stride, leaf(1), leaf(0))
-    dr.eval(entries)
-    return drnn.view(dr.tensor_t(leaf)(entries, (n, stride)))[:, :n]

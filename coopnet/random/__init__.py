@@ -1,12 +1,13 @@
 """Random numbers that are functions of a key.
 
-=====================  ===============================================
+=====================  ============================================================
 :mod:`.key`            keys: the experiment, sample and step of a draw
 :mod:`.philox`         the generator
 :mod:`.counter_words`  the words of the generator's counters and keys
 :mod:`.law`            laws of dropout: what a draw does to an element
 :mod:`.draws`          a draw for every element, of any kind of input
+:mod:`.expansion`      factors of cooperative vectors in the layout of tensor cores
 :mod:`.seeded`         dropout as other systems draw it
 :mod:`.normal`         nearly normal numbers from integers
-=====================  ===============================================
+=====================  ============================================================
 """

@@ -16,13 +16,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import drjit as dr
-import drjit.nn as drnn
 import numpy as np
 
 from ..backend import require
 from ..jit import kinds
 from ..jit.masks import unmasked
-from ..jit.registers import with_room
 from ..jit.scopes import inside_call, symbolic
 from .key import Key
 from .philox import generate, round_keys
@@ -35,7 +33,7 @@ PACKET = {dr.JitBackend.LLVM: 8, dr.JitBackend.CUDA: 4}
 ROWS = 8
 
 
-def apply(law: Any, x: Any, key: Key, kind: str, identity: Any = None) -> Any:
+def apply(law: Any, x: Any, key: Key, kind: str) -> Any:
     """``x`` after ``law``, which is traced for the type of ``x``; ``kind`` is as :func:`kinds.kind` returns it.
 
     Tensors of at least :data:`LARGE` elements in memory get a kernel of their own, which makes every random
@@ -53,14 +51,6 @@ def apply(law: Any, x: Any, key: Key, kind: str, identity: Any = None) -> Any:
             raise TypeError(f"dropout: got a {type(x).__name__} {where}; pass its rows as arrays.")
         return type(x)(_tensor(x.array, x.shape[0], x.shape[1], law, key), x.shape)
     decided = decisions(n, law, key, dr.uint32_array_t(leaf), kinds.samples(x, kind))
-    if kind == kinds.COOPVEC and dr.backend_v(leaf) == dr.JitBackend.CUDA:
-        # Multiply instead of select: a product keeps x in the tensor cores' layout, which selecting would unpack.
-        factors = [law.factor(d) for d in decided]
-        if identity is None:
-            return x * drnn.CoopVec(factors)
-        # 3 n components: the vector, the factors, and their draws
-        factors = with_room(factors, [identity], 3 * n)
-        return x * drnn.matvec(identity, drnn.CoopVec(factors))
     return kinds.rebuild([law.element(v, d) for v, d in zip(kinds.components(x), decided, strict=True)], x)
 
 

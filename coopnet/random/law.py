@@ -17,6 +17,7 @@ from ..checks import check, check_backend, check_type, check_unsigned, ensure, s
 from ..jit import kinds
 from ..jit.kernel_parameters import kept
 from . import draws
+from .expansion import Expansion, multiply
 from .key import Key
 
 BITS = (8, 16, 32)
@@ -38,6 +39,8 @@ class Law:
 
     #: Do all elements of a sample have the draw of element 0?
     shared = False
+    #: Are elements either kept, with one factor, or dropped?
+    binary = False
     #: The type of the elements, once it is known.
     leaf: Any = None
     p: Any
@@ -74,10 +77,10 @@ class Law:
         """Does this law change its input, with this key?"""
         return key is not None and self.drops
 
-    def apply(self, x: Any, key: Key | None, identity: Any = None) -> Any:
+    def apply(self, x: Any, key: Key | None, expansion: Expansion | None = None) -> Any:
         """``x``, of any kind that :func:`kinds.kind` knows, after this law; ``x`` itself if the law is not active.
 
-        ``identity``, the view of an identity matrix, makes factors cheaper for cooperative vectors on CUDA.
+        ``expansion`` makes factors cheaper for cooperative vectors on CUDA.
         """
         kind, leaf = kinds.kind(x, self.where)
         kinds.require_float(leaf, self.where)
@@ -86,7 +89,10 @@ class Law:
         check_type(self.where, "key", key, (Key, type(None)), "a coopnet.Key or None")
         if key is None or not self.drops:
             return x
-        return draws.apply(self.traced(leaf), x, key, kind, identity)
+        law = self.traced(leaf)
+        if kind == kinds.COOPVEC and dr.backend_v(leaf) == dr.JitBackend.CUDA:
+            return multiply(x, law, key, expansion)
+        return draws.apply(law, x, key, kind)
 
     def scale(self, leaf: type) -> Any:
         """The factor of kept elements, a number or an array of type ``leaf``.
@@ -133,6 +139,7 @@ class MaskLaw(Law):
     for draws of :math:`k` bits. A number ``p`` that rounds to dropping everything is refused.
     """
 
+    binary = True
     bound: Any  #: smallest draw that keeps an element, at the top of a word
     kept: Any  #: factors of elements that are kept and dropped
     zero: Any
@@ -170,6 +177,16 @@ class MaskLaw(Law):
 
     def decide(self, word: Any) -> Any:
         return word >= self.bound
+
+    def decide_fields(self, word: Any) -> Any:
+        """The decisions for all draws in ``word`` at once: the uppermost bit of each draw's field; other bits are 0."""
+        uint32 = type(word)
+        ones = sum(1 << place for place in range(0, 32, self.bits))
+        top = uint32(ones << self.bits - 1)
+        bounds = (self.bound >> 32 - self.bits) * uint32(ones)
+        # with the uppermost bit of each field set, differences borrow nothing from the next field
+        rest = (word | top) - (bounds & ~top)
+        return (word & ~bounds | ~(word ^ bounds) & rest) & top
 
     def element(self, x: Any, decision: Any) -> Any:
         select = np.where if isinstance(x, np.ndarray) else dr.select

@@ -33,7 +33,7 @@ SCRIPTS = {
     "code-size": "benchmarks/code_size.py",
     "networks-haswell": "benchmarks/networks.py",
     "training-steps-haswell": "benchmarks/training_steps.py",
-    "whole-jobs-h200": "benchmarks/whole_jobs.py",
+    "whole-jobs-h100": "benchmarks/whole_jobs.py",
     "side-by-side": "benchmarks/side_by_side.py",
     "statistics": "benchmarks/mask_statistics.py",
     "export-gallery": "scripts/draw_export_gallery.py",
@@ -153,7 +153,7 @@ def whole_jobs(name: str) -> str:
     rows = []
     for r in load(name)["results"]:
         psnr = f"{r['psnr_db']:.2f} dB" if "psnr_db" in r else None
-        job = f"`{r['job']}`" + (f", {r['path']}" if "path" in r else "")
+        job = f"`{r['job']}`"
         if r.get("peer"):
             rows.append([job, r["peer"], f"{r['samples']:,}", f"{number(r['wall_ms'])} ms", None, None, None, psnr])
             continue

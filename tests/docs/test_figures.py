@@ -181,7 +181,6 @@ def first_step(job):
 def test_sentences_with_figures():
     """Sentences of README.md and of pages, made anew from the files; every decimal number of README.md is in one."""
     own, theirs = whole_jobs()
-    stored, with_dropout = sorted(entry["first_step_s"] for entry in own["64/dropout"])
     blob = own["config_oneblob"][0]
     uniform, stratified = (own[job][0]["wall_ms"] for job in ("config_hash", "config_hash/stratified"))
     uniform, stratified = (wall / theirs["config_hash"]["wall_ms"] for wall in (uniform, stratified))
@@ -193,6 +192,8 @@ def test_sentences_with_figures():
         for r in performance.ratios("networks-cuda", "kernel_ms")
         if r["peer"] == "drjit-coop" and r["mode"] == "train" and r["width"] in (32, 64) and 12 <= r["log2_batch"] <= 16
     ]
+    exported = [row["ns"] for row in results("export-cuda")["rows"]]
+    inferred = sorted(ns["tiny-cuda-nn, jit"] / ns["drjit"] for ns in exported)
     times = [e["wall_ms"] for e in results("training-steps-cuda")]
     assert len(times) == 16
     compiled = sorted(t["coopnet"] / t["torch-compile"] for t in times if "torch-compile" in t)
@@ -204,7 +205,8 @@ def test_sentences_with_figures():
             f"takes less time than PyTorch's in {faster} of {len(measured)} sizes, with and without dropout",
             f"hash-grid image takes {uniform:.2f} times what tiny-cuda-nn takes, "
             f"and {stratified:.2f} times with [stratified samples]",
-            f"The step of its 128-wide OneBlob network takes {alike:.2f} times as long",
+            f"The step of its 128-wide OneBlob network takes {alike:.2f} times as long. "
+            f"Its inference takes {inferred[0]:.2f} to {inferred[-1]:.2f} of coopnet's time",
             f"take {compiled[0]:.2f} to {compiled[-1]:.2f} of the time of PyTorch's compiled steps",
             f"PyTorch needs {by_torch(128, 0.0)} of coopnet's time for the forward pass and weight gradients of a "
             f"network 128 wide, and {by_torch(128, 0.1)} with dropout 0.1",
@@ -214,8 +216,9 @@ def test_sentences_with_figures():
             f"trains layers of 128 units in large batches in {by_torch(128, 0.0)} of the time, and in "
             f"{by_torch(128, 0.1)} with dropout",
             f"a network 64 wide takes about {first_step('64'):.0f} seconds to compile the first time, and with dropout "
-            f"{with_dropout:.0f} seconds, or {stored:.0f} in runs of some thousand steps",
+            f"{first_step('64/dropout'):.0f} seconds",
             f"One of 96 takes {first_step('96'):.0f} seconds",
+            f"in {inferred[0]:.2f} to {inferred[-1]:.2f} of the time of coopnet's kernel",
         ],
         "coming_from/drjit_nn": [f"in {min(small):.2f} to {max(small):.2f} of coopnet's time"],
     }
@@ -240,7 +243,7 @@ def test_functions_that_users_freeze_on_a_gpu():
 
 
 def test_whole_jobs_on_another_gpu():
-    own, theirs = whole_jobs("whole-jobs-h200-cuda")
+    own, theirs = whole_jobs("whole-jobs-h100-cuda")
     text = sentences_of("performance/gradients")
 
     def took(row):

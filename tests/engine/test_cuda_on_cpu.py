@@ -42,10 +42,7 @@ from coopnet.jit.unpacked import Constant
 from coopnet.nn import linear
 from coopnet.nn import module as module_of_layers
 from coopnet.nn.parameters import Parameter
-from coopnet.random import draws
-from coopnet.random.law import MaskLaw
 
-dropout = importlib.import_module("coopnet.nn.dropout")
 networks = module("evaluate")
 
 pytestmark = pytest.mark.skipif("llvm" not in backends.available(), reason="made for the CPU's layouts")
@@ -651,69 +648,6 @@ def test_a_checkpoint_is_padded_when_it_is_loaded(llvm, tmp_path):
     assert again.keys() == before.keys()
     for name, value in before.items():  # files know no padding
         np.testing.assert_array_equal(again[name], value)
-
-
-# ---- Dropout -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("n", [1, 5, 8, 9, 16])
-def test_identity_matrix(llvm, n):
-    view = dropout.identity_matrix(llvm.Float16, n)
-    assert view.shape == (n, n) and view.stride % 8 == 0 and view.stride - n in range(8)
-    rows = view.buffer.numpy().reshape(-1, view.stride)
-    np.testing.assert_array_equal(rows[:, :n], np.eye(n))
-    np.testing.assert_array_equal(rows[:, n:], 0)
-    if n == view.stride:  # products on the CPU take rows to have no gaps
-        x = numbers(n, 6).astype(np.float16)
-        y = drnn.matvec(view, drnn.CoopVec([llvm.Float16(v) for v in x]))
-        np.testing.assert_array_equal(np.stack([v.numpy() for v in y]), x)
-
-
-def test_dropouts_of_one_width_share_an_identity(llvm):
-    def alloc(*layers, size):
-        with as_cuda(dropout):
-            net = cn.Sequential(*layers).alloc(llvm.TensorXf16, size)
-        return [m.identity.value for m in net.layers if isinstance(m, cn.Dropout)]
-
-    drop = cn.Dropout(0.5)
-    a, b, c = alloc(cn.Linear(3, 8), drop, cn.Linear(8, 8), drop, cn.Linear(8, 4), drop, size=3)
-    assert a.shape == (8, 8) and a is b and c.shape == (4, 4) and a.dtype == dr.VarType.Float16
-    limit = dropout.IDENTITY_WIDTH
-    assert alloc(drop, size=limit)[0].shape == (limit, limit)
-    assert alloc(drop, size=limit + 1) == [None]
-    assert alloc(drop, size=1)[0].shape == (1, 1)
-    assert alloc(cn.Dropout(0.0), size=8) == [None]
-    assert cn.Dropout(0.5).alloc(llvm.TensorXf16, 8).identity.value is None
-
-
-@pytest.mark.parametrize("identity", [False, True])
-def test_masks_of_vectors_are_products_on_cuda(llvm, identity):
-    x = numbers(8, 40).astype(np.float16)
-    parts = [llvm.Float16(v) for v in x]
-    dr.enable_grad(parts)
-    view = dropout.identity_matrix(llvm.Float16, 8) if identity else None
-    key = cn.Key(5, step=2)
-    with as_cuda(draws):
-        y = list(MaskLaw(0.3, stream=4).apply(drnn.CoopVec(parts), key, view))
-        dr.backward(sum(y))
-    expected = reference.dropout(x, 0.3, 5, None, 2, 4)
-    got = np.stack([v.numpy() for v in y])
-    assert got.dtype == np.float16
-    np.testing.assert_array_equal(got, expected)
-    kept = reference.dropout(np.ones_like(x), 0.3, 5, None, 2, 4)
-    np.testing.assert_array_equal(np.stack([dr.grad(v).numpy() for v in parts]), kept)
-
-
-def test_registers_for_masks_are_asked_for(llvm, monkeypatch):
-    """Of those that a mask, its draws and the vector take; through the identity matrix, if there is one."""
-    asked = []
-    monkeypatch.setattr(draws, "with_room", lambda parts, views, used: asked.append((views, used)) or parts)
-    x = drnn.CoopVec([llvm.Float16(v) for v in numbers(8, 3)])
-    view = dropout.identity_matrix(llvm.Float16, 8)
-    with as_cuda(draws):
-        MaskLaw(0.3).apply(x, cn.Key(5), view)
-        MaskLaw(0.3).apply(x, cn.Key(5))
-    assert asked == [([view], 24)]
 
 
 # ---- Registers, warnings -----------------------------------------------------------------------------------
