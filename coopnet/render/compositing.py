@@ -22,6 +22,7 @@ from typing import Any
 
 import drjit as dr
 
+from ..jit.kernel_parameters import kept
 from .march_loop import Marcher, Sums, add
 
 
@@ -84,7 +85,8 @@ class CompositeOp(dr.CustomOp):
             tau, *values = [dr.gather(self.float32, v, entry) for v in (self.tau, *self.values)]
             return visit(entry, transmittance, state, tau, values)
 
-        return self.marcher.walk(dr.zeros(self.uint32, self.n), self.steps, gathered, state, "coopnet.composite")
+        start, steps = dr.zeros(self.uint32, self.n), kept(self.uint32(self.steps))
+        return self.marcher.walk(start, steps, gathered, state, "coopnet.composite")
 
     def forward(self) -> None:
         dtau, *dvalues = [self._spread(self.float32(v)) for v in (self.grad_in("tau"), *self.grad_in("values"))]

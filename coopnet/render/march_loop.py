@@ -25,7 +25,7 @@ class Marcher:
         self.radiance, self.occupancy, self.termination = radiance, occupancy, termination
 
     def walk(
-        self, start: Any, steps: int, visit: Callable, state: list, label: str, following: Callable = lambda i: i + 1,
+        self, start: Any, steps: Any, visit: Callable, state: list, label: str, following: Callable = lambda i: i + 1,
         max_iterations: int | None = None,
     ) -> list:  # fmt: skip
         """Visit the samples of every ray in a symbolic loop, from number ``start`` on while there is light left.
@@ -54,9 +54,9 @@ class Marcher:
 
     def along(self, rays: SampledRays, visit: Callable, state: list, label: str, **options: Any) -> list:
         """:meth:`walk` over those samples of ``rays`` whose cells are not empty."""
-        start = dr.select(rays.alive, self._occupied(rays, rays.uint32(0)), rays.steps)
+        start = dr.select(rays.alive, self._occupied(rays, rays.uint32(0)), rays.bins)
         start += dr.zeros(rays.uint32, dr.width(rays.dt))
-        return self.walk(start, rays.steps, visit, state, label, lambda i: self._occupied(rays, i + 1), **options)
+        return self.walk(start, rays.bins, visit, state, label, lambda i: self._occupied(rays, i + 1), **options)
 
     def _occupied(self, rays: SampledRays, i: Any) -> Any:
         """The first sample from ``i`` on whose cell is not empty; ``steps`` if there is none."""

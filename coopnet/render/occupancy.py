@@ -123,16 +123,16 @@ class OccupancyGrid(BoxOfCells):
         """
 
         def cond(i: Any, occupied: Any) -> Any:
-            return ~occupied & (i < rays.steps)
+            return ~occupied & (i < rays.bins)
 
         def body(i: Any, occupied: Any) -> tuple:
             p = rays.point(rays.distance(i))
             occupied = self.holds(p)
             return dr.select(occupied, i, dr.maximum(i + 1, self._leaves(rays, p, i))), occupied
 
-        start = (dr.detach(i) + 0, i >= rays.steps)
+        start = (dr.detach(i) + 0, i >= rays.bins)
         i, _ = dr.while_loop(start, cond, body, mode="symbolic", label="coopnet.skip")
-        return dr.minimum(i, rays.steps)
+        return dr.minimum(i, rays.bins)
 
     def _leaves(self, rays: SampledRays, p: list, i: Any) -> Any:
         """The first bin that is not wholly in the cell of ``p``, the sample of bin ``i``."""
@@ -143,7 +143,7 @@ class OccupancyGrid(BoxOfCells):
             beyond = dr.select(d > 0, cell + 1, cell)
             t = dr.minimum(t, dr.select(d == 0, dr.inf, (beyond - position) / (d * s)))
         # from a sample to the face, in bins; slightly less, since rounding may have put either on the wrong side
-        bins = dr.clip(t / rays.dt * (1 - 1e-4) + rays.offset(i) - 1e-3, 0, rays.steps)
+        bins = dr.clip(t / rays.dt * (1 - 1e-4) + rays.offset(i) - 1e-3, 0, rays.float32(rays.bins))
         return i + rays.uint32(dr.select(bins == bins, bins, 0))
 
     # ---- changes --------------------------------------------------------

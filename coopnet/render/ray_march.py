@@ -105,7 +105,8 @@ def ray_march(
             backend of ``field`` if that is a field. Distances count lengths of ``d``.
         near, far: a number, a row of numbers or a ``Float``, one or one for each ray. Rays with ``far <= near`` see
             only the background.
-        steps: number of bins, at most 2^20.
+        steps: number of bins, at most 2^20. Kernels read it: another number compiles nothing new, but for gradients of
+            ``"loop"``.
         key: draws the jitter and turns on dropout; its index identifies the rays.
         jitter: with a key, move samples within their bins; else they lie in the middle.
         dropout: with a key, ``"sample"`` for a mask at every sample (step ``key.step * steps + i`` of the key, modulo

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import drjit as dr
 
+from ..jit.kernel_parameters import kept
 from ..random.key import Key, draws
 from ..random.philox import philox4x32
 from ..training.sampling import SAMPLE_STREAM
@@ -35,6 +37,8 @@ class SampledRays:
         self.o, self.d, self.near, self.dt, self.steps, self.alive = o, d, near, dt, steps, alive
         self.words, self.jitter, self.masks = words, jitter and words is not None, masks
         self.float32, self.uint32 = type(dt), dr.uint32_array_t(type(dt))
+        #: The number of steps for kernels, which read it: another number compiles nothing.
+        self.bins = kept(self.uint32(steps))
 
     @classmethod
     def of(
@@ -56,7 +60,7 @@ class SampledRays:
         if key is not None:
             index, step, _ = key.words(dr.uint32_array_t(leaf), n)
             words = index, step, key.seed
-        dt = (far - near) * (1 / steps)
+        dt = (far - near) * kept(leaf(1 / steps))
         return cls(o, d, near, dt, steps, alive & (far > near), words, jitter, masks), alive
 
     @property
@@ -66,8 +70,9 @@ class SampledRays:
 
     def moved(self, geometry: list) -> SampledRays:
         """The same rays with another :meth:`geometry`."""
-        o, d, (near, dt) = geometry[:3], geometry[3:6], geometry[6:]
-        return SampledRays(o, d, near, dt, self.steps, self.alive, self.words, self.jitter, self.masks)
+        rays = copy.copy(self)
+        rays.o, rays.d, (rays.near, rays.dt) = geometry[:3], geometry[3:6], geometry[6:]
+        return rays
 
     def gather(self, ray: Any) -> SampledRays:
         """The rays with the numbers ``ray``, which may repeat."""
@@ -104,4 +109,4 @@ class SampledRays:
         if self.words is None or self.masks == "off":
             return None
         index, step, seed = self.words
-        return Key(seed, index, step if self.masks == "ray" else step * self.steps + i)
+        return Key(seed, index, step if self.masks == "ray" else step * self.bins + i)

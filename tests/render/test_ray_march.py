@@ -699,3 +699,24 @@ def test_errors_of_fields_and_sizes(ns, backend, mode):
         expected = contextlib.nullcontext() if fits else pytest.raises(ValueError, match="take at most 65536")
         with expected:
             cn.render.ray_march(good, o, d, 0, 1, steps, mode="loop")
+
+
+@pytest.mark.parametrize("mode", ["loop", "replay", "wide"])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_other_numbers_of_steps_compile_nothing_new(ns, backend, mode, sparse):
+    volume = cn.NeuralField(None, cn.MLP(3, 4, width=16, depth=1, dropout=0.1)).build(backend, seed=0)
+    grid = cn.render.OccupancyGrid(4, backend=backend) if sparse else None
+    o, d = ns.Array3f(dr.linspace(ns.Float, 0.1, 0.9, 50), 0.5, -1), ns.Array3f(0, 0.1, 1)
+    dr.eval(o, d)
+    kernels = []
+    for steps in (5, 6, 11, 19):
+        with launched() as history:
+            weights = list(volume.values())
+            if mode == "replay":
+                dr.enable_grad(weights)
+            seen = cn.render.ray_march(volume, o, d, 1.0, 2.0, steps, mode=mode, key=cn.Key(1), occupancy=grid)
+            if mode == "replay":
+                dr.backward(dr.mean(seen.color.x))
+            dr.eval(seen, [dr.grad(v) for v in weights])
+        kernels.append([k["hash"] for k in history])
+    assert kernels[1] == kernels[2] == kernels[3]  # in the first one, gradients are constants
