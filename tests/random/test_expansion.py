@@ -107,6 +107,16 @@ def test_masks_of_vectors_are_products_on_cuda(llvm, half, bits, way):
     np.testing.assert_array_equal(np.stack([dr.grad(v).numpy() for v in parts]), kept)
 
 
+def test_noise_of_vectors_is_a_product_on_cuda(llvm):
+    x = [llvm.Float16(v) for v in numbers(8, 40).astype(np.float16)]
+    law, key = GaussianLaw(0.3, stream=4), cn.Key(5, step=2)
+    given = expansion.expansion(law, llvm.Float16, 8)
+    with as_cuda(laws):
+        y = list(law.apply(drnn.CoopVec(x), key, given))
+    expected = law.apply(llvm.ArrayXf16(x), key)
+    np.testing.assert_array_equal(np.stack([v.numpy() for v in y]), expected.numpy())
+
+
 def test_whole_samples_are_dropped_by_one_factor_on_cuda(llvm):
     x = numbers(8, 40).astype(np.float16)
     with as_cuda(laws):
