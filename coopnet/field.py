@@ -283,25 +283,31 @@ class NeuralField(Module):
         """Type in which the network computes, on the backend of ``leaf``."""
         return dr.float16_array_t(leaf) if self.precision == "half" else dr.float32_array_t(leaf)
 
-    def explain(self, batch: int, frozen: bool = True) -> Explanation:
+    def explain(self, batch: int, frozen: bool = True, *, fit: bool = True, steps: int = 0) -> Explanation:
         """How the weight gradient of the network over ``batch`` samples is computed, and how much memory that takes.
 
         Args:
             batch: number of samples.
             frozen: inside a function frozen by ``dr.freeze``, as in :func:`coopnet.fit`?
+            fit: is this function a step of :func:`coopnet.fit`? ``False`` for a function that you freeze yourself,
+                in which no library can multiply.
+            steps: how many steps ``fit`` is asked for: in short runs, it takes ways that compile faster. 0 if that is
+                not known.
 
         Raises:
-            ValueError: ``batch`` is no positive int; the field is not built.
+            ValueError: ``batch`` is no positive int; ``steps`` is no int from 0 on; the field is not built.
 
         >>> print(field.explain(2**20))
         """
         self._check_built("NeuralField.explain")
         check_int("NeuralField.explain", "batch", batch, 1, MAX_ENTRIES, "a positive int")
         check_flag("NeuralField.explain", "frozen", frozen)
+        check_flag("NeuralField.explain", "fit", fit)
+        check_int("NeuralField.explain", "steps", steps, 0, MAX_ENTRIES, "an int from 0 on")
         ops = [op for segment in segments([self.network]) for op in segment.ops or []]
         backend = dr.backend_v(next(iter(self.values()))).name.lower()
         itemsize = 2 if self.precision == "half" and backend == "cuda" else 4
-        return explain(ops, backend, batch, frozen, itemsize)
+        return explain(ops, backend, batch, frozen, fit, steps, itemsize)
 
     def audit(self, p: Any, key: Key | None = None) -> Audit:
         """Compare every layer in working precision with the float64 reference, on the batch ``p``.

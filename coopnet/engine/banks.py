@@ -12,8 +12,7 @@ read the same weights.
 In a symbolic loop or conditional the banks can be filled, but not summed; see :mod:`coopnet.jit.deferred`, and
 :mod:`coopnet.engine.loop_banks` for gradients that are taken in the loop itself.
 
-Other kernels can add to banks, too: they override :meth:`BankOp.cotangents`, as :mod:`coopnet.engine.inner_loss` does,
-or pass :func:`adding` to :func:`~.ops.pullback`.
+Other kernels can add to banks, too: they override :meth:`BankOp.cotangents`, as :mod:`coopnet.engine.inner_loss` does.
 """
 
 from __future__ import annotations
@@ -124,7 +123,7 @@ class BankOp(NetworkOp):
         gradient.
         """
         ops = self.ops_for(k)
-        visit = adding(sets, k, self.ops, self.buffers, ops)
+        visit = self.adding(sets, k, ops)
 
         def back(xs: list, dys: list, key_args: list) -> list:
             key = bank_key(key_args)
@@ -136,6 +135,29 @@ class BankOp(NetworkOp):
             return [*self.plan.pullback(tape, dys, key, visit), *more] or [dys[0]]  # a call must return an array
 
         return back
+
+    def adding(self, sets: Sequence[Banks], k: int, evaluated: Sequence[Op]) -> Visit:
+        """The visitor that adds outer products to bank ``k`` of each of ``sets``, in the backward kernel of
+        ``evaluated``: :attr:`ops`, or the same with other weights.
+        """
+        in_bank = affine(rebase(self.ops, self.buffers, [banks.banks[k] for banks in sets]))
+        accumulators = {op: pair for banks in sets for op, *pair in banks.accumulators(self.ops, k)}
+        targets: dict[Op, tuple[Affine, Affine | None]] = {}
+        for op, layer, own in zip(affine(evaluated), affine(self.ops), in_bank, strict=True):
+            matrix, bias = accumulators.get(layer, (None, None))
+            of_matrix = own if matrix is None else Affine(Weights(matrix))
+            of_bias = None if bias is None else of_matrix if bias is matrix else Affine(Weights(bias))
+            targets[op] = of_matrix, of_bias
+
+        def visit(op: Affine, dy: Any, x: Any, biased: bool) -> None:
+            of_matrix, of_bias = targets[op]
+            if of_bias is of_matrix:
+                x = drnn.CoopVec(with_bias(op, list(op.fill(x)), biased))
+            of_matrix.multiplier.outer(of_matrix, dy, x, biased and of_bias is None)
+            if biased and of_bias not in (of_matrix, None):
+                of_bias.multiplier.outer(of_bias, dy, drnn.CoopVec([x.type(1)]), False)
+
+        return visit
 
     def live(self, dys: list) -> Any:
         """Mask of the samples of a body that have a gradient."""
@@ -188,7 +210,7 @@ class ScopeBankOp(BankOp):
         deferred = {i: outside(b) for i, b in enumerate(self.plan.buffers) if dr.grad_enabled(b)}
         waits, context = all(d.waits() for d in deferred.values()), loop_banks.innermost()
         collected = not waits and self.spread and context is not None and context.takes(self.plan.buffers)
-        where, _ = choose(SCOPES, GradientScope(waits, self.spread, collected))
+        where, _ = choose(SCOPES, GradientScope(waits, collected))
         if where == "one buffer":
             if self.plan.situation.cuda:
                 warn_stall(samples)
@@ -208,33 +230,6 @@ class ScopeBankOp(BankOp):
             # All uses of the network in the scope share banks. Those of buffers without gradient are not read.
             sets.append(shared[i]((count, apart), make) if i in shared else make())
         return self._fill(sets, count, self.xs, dys, self._key_args(samples)), None
-
-
-def adding(
-    sets: Sequence[Banks], k: int, ops: Sequence[Op], buffers: Sequence[Any], evaluated: Sequence[Op]
-) -> Visit:  # fmt: skip
-    """The visitor that adds outer products to bank ``k`` of each of ``sets``, in the backward kernel of ``evaluated``.
-
-    ``ops`` read the ``buffers`` that the banks are for; the ops ``evaluated`` are the same, or have other weights.
-    """
-    in_bank = affine(rebase(ops, buffers, [banks.banks[k] for banks in sets]))
-    accumulators = {op: pair for banks in sets for op, *pair in banks.accumulators(ops, k)}
-    targets: dict[Op, tuple[Affine, Affine | None]] = {}
-    for op, layer, own in zip(affine(evaluated), affine(ops), in_bank, strict=True):
-        matrix, bias = accumulators.get(layer, (None, None))
-        of_matrix = own if matrix is None else Affine(Weights(matrix))
-        of_bias = None if bias is None else of_matrix if bias is matrix else Affine(Weights(bias))
-        targets[op] = of_matrix, of_bias
-
-    def visit(op: Affine, dy: Any, x: Any, biased: bool) -> None:
-        of_matrix, of_bias = targets[op]
-        if of_bias is of_matrix:
-            x = drnn.CoopVec(with_bias(op, list(op.fill(x)), biased))
-        of_matrix.multiplier.outer(of_matrix, dy, x, biased and of_bias is None)
-        if biased and of_bias not in (of_matrix, None):
-            of_bias.multiplier.outer(of_bias, dy, drnn.CoopVec([x.type(1)]), False)
-
-    return visit
 
 
 class Banks:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import drjit as dr
@@ -33,16 +34,6 @@ from .stack import stacked
 from .store import StoreOp, evaluate_between_kernels, slopes
 from .strategies import EVALUATION, GRADIENTS, LOSSES, SLOPES, StepLoss, choose, tangents_apart
 
-#: The ways that are custom operations of Dr.Jit, by name in :data:`~.strategies.GRADIENTS` and ``EVALUATION``.
-OPERATIONS: dict[str, type[NetworkOp]] = {
-    "spill": SpillOp,
-    "lane sums": LaneSumOp,
-    "store": StoreOp,
-    "banks": BankOp,
-    "loop banks": ScopeBankOp,
-    "kernel and way back": InputOp,
-}
-
 
 def evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
     """Evaluate ``ops`` on the bundle ``x``; :mod:`.strategies` chooses how, and how weight gradients are computed.
@@ -61,33 +52,7 @@ def _evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
         return _in_parts(ops, x, key, limit, s)
     x = varying(_widened(x, s.samples), next(iter(s.network.buffers), None))
     way, _ = choose(GRADIENTS if s.weights else EVALUATION, s)
-    if way == "kernel":
-        return in_room(ops, x, key).y
-    if way == "unrolled":
-        return in_room(unrolled(ops), x, key).y
-    if way == "copies":
-        return in_room(with_copies(ops), x, key).y
-    plan, xs = Plan(s), flat(x)
-    if way == "lanes":
-        return evaluate_lanes(plan, x, key)
-    if way == "between kernels":
-        return evaluate_between_kernels(plan, x, key)
-    if way == "separate blocks":
-        return plan.split(in_separate_blocks(lambda parts: in_room(ops, plan.split(parts), key).flat(), xs))
-    if way == "builtin":
-        if s.weights and s.in_call and s.cuda:
-            warn_stall(None)
-        return _by_drjit(plan, x, key)
-    loss, operation = inner_loss(ops), OPERATIONS[way]
-    if loss is not None and choose(LOSSES, StepLoss(way))[0] == "inside":
-        operation, plan.loss, loss.taken = InnerLossOp, loss, True
-    inputs: list[Any] = [plan, plan.buffers, xs, key]
-    if way == "loop banks":
-        inputs.append([outside(b).buffer for b in plan.buffers if dr.grad_enabled(b)])
-        # Dr.Jit records that the scope depends on a buffer at ordinary operations, not at custom ones. Without this
-        # record, forward mode would lose the tangents of the weights.
-        _ = [b * 1 for b in plan.buffers]
-    return plan.split(dr.custom(operation, *inputs))
+    return WAYS[way](Plan(s), x, key)
 
 
 def situation_of(ops: Sequence[Op], x: Bundle) -> Situation:
@@ -104,13 +69,59 @@ def situation_of(ops: Sequence[Op], x: Bundle) -> Situation:
     )  # fmt: skip
 
 
+# ---- The ways of the tables ------------------------------------------------------------------------------------
+
+
+def _in_blocks(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
+    """Evaluate a network in blocks of its own, so that OptiX does not interleave it with others."""
+    return plan.split(in_separate_blocks(lambda parts: plan.evaluate(plan.ops, parts, key).flat(), flat(x)))
+
+
 def _by_drjit(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
     """Evaluate a network such that Dr.Jit itself differentiates it, also with constant tangents and cotangents."""
     if plan.situation.cuda:
+        if plan.situation.weights and plan.situation.in_call:
+            warn_stall(None)
         return in_room(plan.ops, x, key).y
     xs = flat(x)
     x = [UnpackedVector(v) for v in split(computed(xs, xs), len(x))]
     return plan.split(computed(in_room(plan.ops, x, key).flat(), xs))
+
+
+def _differentiable(way: str, plan: Plan, x: Bundle, key: Key | None) -> Bundle:
+    """Evaluate a network as a custom operation of Dr.Jit."""
+    loss, operation = inner_loss(plan.ops), OPERATIONS[way]
+    if loss is not None and choose(LOSSES, StepLoss(way))[0] == "inside":
+        operation, plan.loss, loss.taken = InnerLossOp, loss, True
+    inputs: list[Any] = [plan, plan.buffers, flat(x), key]
+    if way == "loop banks":
+        inputs.append([outside(b).buffer for b in plan.buffers if dr.grad_enabled(b)])
+        # Dr.Jit records that the scope depends on a buffer at ordinary operations, not at custom ones. Without this
+        # record, forward mode would lose the tangents of the weights.
+        _ = [b * 1 for b in plan.buffers]
+    return plan.split(dr.custom(operation, *inputs))
+
+
+OPERATIONS: dict[str, type[NetworkOp]] = {
+    "spill": SpillOp,
+    "lane sums": LaneSumOp,
+    "store": StoreOp,
+    "banks": BankOp,
+    "loop banks": ScopeBankOp,
+    "kernel and way back": InputOp,
+}
+
+#: What evaluates a network, by the name of the way in :data:`~.strategies.GRADIENTS` and ``EVALUATION``.
+WAYS: dict[str, Callable[[Plan, Bundle, Key | None], Bundle]] = {
+    "lanes": evaluate_lanes,
+    "between kernels": evaluate_between_kernels,
+    "kernel": lambda plan, x, key: in_room(plan.ops, x, key).y,
+    "unrolled": lambda plan, x, key: in_room(unrolled(plan.ops), x, key).y,
+    "copies": lambda plan, x, key: in_room(with_copies(plan.ops), x, key).y,
+    "separate blocks": _in_blocks,
+    "builtin": _by_drjit,
+    **{way: functools.partial(_differentiable, way) for way in OPERATIONS},
+}
 
 
 def _tangents(s: Situation, components: int) -> int:

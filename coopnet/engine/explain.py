@@ -53,13 +53,17 @@ class Explanation:
         return f"{where}: {self.path}, because {self.reason}; {how}."
 
 
-def explain(ops: Sequence[Op], backend: str, samples: int, frozen: bool, itemsize: int) -> Explanation:
-    """Explain the gradient of ``ops`` over ``samples`` samples; ``itemsize`` is the bytes of a spilled number."""
+def explain(
+    ops: Sequence[Op], backend: str, samples: int, frozen: bool, fit: bool, steps: int, itemsize: int
+) -> Explanation:  # fmt: skip
+    """Explain the gradient of ``ops`` over ``samples`` samples, in one of ``steps`` steps of :func:`coopnet.fit` if
+    ``fit``; ``itemsize`` is the bytes of a spilled number.
+    """
     which = dr.JitBackend.CUDA if backend == "cuda" else dr.JitBackend.LLVM
     s = Situation(
         Network(ops), which, samples, lanes=core.llvm_lanes(), symbolic=symbolic(), frozen=frozen,
-        deterministic=is_deterministic(), forced=forced_path(), caller=frozen and library(which),
-        stored_lanes=core.stored_lanes(),
+        deterministic=is_deterministic(), forced=forced_path(), caller=frozen and fit and library(which),
+        runs=steps, stored_lanes=core.stored_lanes(),
     )  # fmt: skip
     way, reason = choose(GRADIENTS, s)
     path = "banks" if way == "loop banks" else way

@@ -33,7 +33,7 @@ class ExternalProducts:
         self.entries: list[tuple[str, Product]] = []
 
     @classmethod
-    def where_faster(cls, parameters: Mapping[str, Any], runs: int = 0) -> ExternalProducts | None:
+    def if_library(cls, parameters: Mapping[str, Any], runs: int = 0) -> ExternalProducts | None:
         """An instance, or ``None`` if there is no library for products on the backend of ``parameters``."""
         first = next(iter(parameters.values()), None)
         return cls(parameters, runs) if first is not None and library(dr.backend_v(first)) else None

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ..jit.lanes import live, only
-from .multipliers import for_backward
 from .network_op import NetworkOp
-from .ops import Op, Store
 
 
 class InputOp(NetworkOp):
@@ -15,9 +11,6 @@ class InputOp(NetworkOp):
 
     The surrounding kernel contains both passes.
     """
-
-    def prepared(self, ops: Sequence[Op]) -> tuple[Sequence[Op], Store | None]:
-        return for_backward(ops, self.plan.situation), None
 
     def pull_back(self, dys: list, samples: int) -> tuple[list, list | None]:
         # masked lanes have cotangents of 0, but their derivatives may be infinite

@@ -25,13 +25,14 @@ from . import limits
 from .activation_cache import with_bias
 from .affine import Affine
 from .chunks import Chunk, words
-from .multipliers import for_backward
 from .network_op import NetworkOp, Plan
-from .ops import Op, Store, affine
+from .ops import Op, affine
 from .products import unpacked
 
 #: Rows and columns of a block of a gradient.
 SIDE = 4
+#: The most lanes that a CPU computes at once: with a multiple of them, none is idle. Another number changes bits.
+LANES_OF_A_PACKET = 16
 
 
 class LaneSumOp(NetworkOp):
@@ -42,9 +43,6 @@ class LaneSumOp(NetworkOp):
         # the backward pass reads inputs and cotangents from memory, and cotangents depend on outputs
         dr.eval(xs, y)
         return y
-
-    def prepared(self, ops: Sequence[Op]) -> tuple[Sequence[Op], Store | None]:
-        return for_backward(ops, self.plan.situation), None
 
     def pull_back(self, dys: list, samples: int) -> tuple[list, list | None]:
         leaf: Any = type(dys[0])
@@ -196,7 +194,7 @@ def _sides(op: Affine) -> tuple[int, int]:
 def lanes_for(samples: int) -> int:
     """Lanes among which ``samples`` are divided: it does not depend on the machine, so that sums do not, either."""
     lanes = min(limits.LANES, max(1, samples // limits.LANE_TURNS))
-    return -(-lanes // limits.WIDE_LANES) * limits.WIDE_LANES
+    return -(-lanes // LANES_OF_A_PACKET) * LANES_OF_A_PACKET
 
 
 @functools.cache

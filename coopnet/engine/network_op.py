@@ -13,6 +13,7 @@ from ..jit.kinds import flat, packed, split
 from ..jit.masks import present, unmasked
 from ..jit.registers import with_room
 from ..random.key import Key
+from .multipliers import for_backward
 from .ops import Bundle, Op, Store, Tape, Visit, evaluate, jvp, matrices, pullback, rebase
 from .situation import Situation
 
@@ -75,8 +76,12 @@ class NetworkOp(dr.CustomOp):
         return self.tape
 
     def prepared(self, ops: Sequence[Op]) -> tuple[Sequence[Op], Store | None]:
-        """``ops`` as they are to be evaluated, and the :data:`~.ops.Store` of the forward pass, if any."""
-        return ops, None
+        """``ops`` as they are to be evaluated, and the :data:`~.ops.Store` of the forward pass, if any.
+
+        Copies for the backward pass are made here, too. Made later, they would launch a kernel for what the caller has
+        scheduled meanwhile.
+        """
+        return for_backward(ops, self.plan.situation), None
 
     def forward(self) -> None:
         moving = rebase(self.ops, self.buffers, self.grad_in("buffers"))

@@ -27,9 +27,8 @@ from .activation_cache import ActivationCache, chunk_size, with_bias
 from .affine import Affine
 from .banks import in_use
 from .chunks import chunks
-from .multipliers import for_backward
 from .network_op import NetworkOp, Plan
-from .ops import Op, Store, Tape, matrices
+from .ops import Op, Tape, matrices
 from .products import Product, Sums, vectors_together, who_multiplies
 from .row_vectors import Rows, spilled
 from .strategies import caller_multiplies
@@ -39,11 +38,6 @@ class SpillOp(NetworkOp):
     """Computes weight gradients by spilling and multiplying."""
 
     cache: ActivationCache | None = None
-
-    def prepared(self, ops: Sequence[Op]) -> tuple[Sequence[Op], Store | None]:
-        # Copies for the backward pass are made here, too. Made later, they would launch a kernel for what the caller
-        # has scheduled meanwhile.
-        return for_backward(ops, self.plan.situation), None
 
     def pull_back(self, dys: list, samples: int) -> tuple[list, list | None]:
         # the cache serves one backward pass; another one through the same graph computes activations again

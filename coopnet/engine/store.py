@@ -2,8 +2,9 @@
 
 If weights need no gradients, there are no products over samples.
 
-On GPUs, it is used if the vectors of a network do not fit into the registers of one kernel for both passes. On CPUs, it
-is used for wide layers, which are multiplied between kernels (:class:`~.multipliers.BetweenKernels`). Activations
+On GPUs, it is used if the vectors of a network do not fit into the registers of one kernel for both passes, and where
+outer products would compile for too long. On CPUs, it is used for wide layers, which are multiplied between kernels
+(:class:`~.multipliers.BetweenKernels`). Activations
 between two such layers are applied to the rows in place (:class:`~.row_vectors.RowVector`).
 """
 
@@ -31,7 +32,10 @@ from .strategies import long_vectors
 
 
 class StoreOp(SpillOp):
-    """Computes weight gradients from activations that the forward pass has stored; none is computed again."""
+    """Computes weight gradients from activations that the forward pass has stored.
+
+    If there is no memory for them, the backward pass computes them again.
+    """
 
     def prepared(self, ops: Sequence[Op]) -> tuple[Sequence[Op], Store | None]:
         s = self.plan.situation

@@ -1,8 +1,8 @@
 """How the engine chooses its ways: an ordered table for each question.
 
 The first row whose condition holds is chosen. :func:`coopnet.engine.evaluate`, :func:`coopnet.engine.input_gradient`,
-training and ``field.explain`` read these tables. No other code compares a size with a constant to choose a way. The
-documentation prints the tables.
+training and ``field.explain`` read these tables. No other code of the engine chooses a way of computing a network or
+its gradients. The documentation prints the tables.
 """
 
 from __future__ import annotations
@@ -440,15 +440,13 @@ class GradientScope(NamedTuple):
 
     #: Does Dr.Jit differentiate the scope from outside, so that banks can be summed at its end?
     waits: bool
-    #: Are there several banks? On CPUs, there is one buffer.
-    spread: bool
-    #: Is it inside ``gradient_banks()`` for all these parameters?
+    #: Is it inside ``gradient_banks()`` for all these parameters, on a backend with several banks?
     collected: bool
 
 
 SCOPES = (
     Row("end of scope", lambda s: s.waits, "banks are summed when the scope is left"),
-    Row("end of context", lambda s: s.spread and s.collected, "banks are summed when gradient_banks() is left"),
+    Row("end of context", lambda s: s.collected, "banks are summed when gradient_banks() is left"),
     Row("one buffer", _always, "dr.backward() is called in the scope, and nothing runs later that could sum banks"),
 )
 

@@ -146,7 +146,7 @@ class Program:
 
     def trace_pullback(self, at: Point, dy: Any, v: Any, needs_grad: tuple[bool, ...]) -> tuple[Any, ...]:
         at = self._owned(at)
-        external = ExternalProducts.where_faster(self.field)
+        external = ExternalProducts.if_library(self.field)
         xs, key = _columns(at.x, at.samples, self.field.in_features), _key(at)
         parameters = {
             name: p for name, p, needed in zip(self.types, at.parameters, needs_grad[1:], strict=True) if needed

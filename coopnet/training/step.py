@@ -117,15 +117,14 @@ class Step:
             hint = "The loss must depend on them: in Mitsuba, by mi.render(scene, params=mi.traverse(scene)), traversed"
             warnings.warn(f"{where} {hint} in the objective.", RuntimeWarning, stacklevel=level)
 
-    def take(self, seed: Any, number: Any, whole: bool = False) -> tuple[dict[str, Any], list, ExternalProducts | None]:
-        """The traced step, including all matrix products if ``whole``. It takes no key, because traversing one in
-        Python costs time.
+    def take(self, seed: Any, number: Any) -> tuple[dict[str, Any], list, ExternalProducts | None]:
+        """The traced step. It takes no key, because traversing one in Python costs time.
 
         Unless the step is complete, returns the arguments of :meth:`finish`: the gradients so far, operands of
         products, and instructions for them.
         """
         self.push()
-        return self.advance(seed, number, whole, self.settle)
+        return self.advance(seed, number, False, self.settle)
 
     def take_several(self, seed: Any, number: Any, rates: list) -> None:
         """The traced steps from ``number`` on, all of them complete."""
@@ -144,8 +143,8 @@ class Step:
     def advance(
         self, seed: Any, number: Any, whole: bool, leave: Callable[[], None]
     ) -> tuple[dict[str, Any], list, ExternalProducts | None]:  # fmt: skip
-        """As :meth:`take`, from a field with the optimizer's parameters; ``leave`` is called at the end of a complete
-        step.
+        """As :meth:`take`, from a field with the optimizer's parameters, including all matrix products if ``whole``;
+        ``leave`` is called at the end of a complete step.
         """
         value, external = self.differentiate(Key(seed, None, number), whole)
         # dr.mean() would copy the width to the device at every replay, and wait for all kernels before it
@@ -164,7 +163,7 @@ class Step:
         """Compute the gradients of the losses of ``key``; returns the losses, and products that are left to a library,
         if any.
         """
-        external = None if whole else ExternalProducts.where_faster(self.field, self.runs)
+        external = None if whole else ExternalProducts.if_library(self.field, self.runs)
         # if captured arrays change their width, the step is recorded again; an objective may evaluate batches of any
         # size
         with leaving(external), batch_size_known(self.objective is None):

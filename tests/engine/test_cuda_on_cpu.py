@@ -708,7 +708,8 @@ def test_sizes_of_numbers_in_the_explanation(monkeypatch, precision):
     network.explain(100)
     with as_cuda(field):
         network.explain(200, False)
-    assert asked == [("llvm", 100, True, 4), ("cuda", 200, False, 2 if precision == "half" else 4)]
+    cuda = 2 if precision == "half" else 4
+    assert asked == [("llvm", 100, True, True, 0, 4), ("cuda", 200, False, True, 0, cuda)]
 
 
 def test_precisions_of_cuda(monkeypatch, llvm):

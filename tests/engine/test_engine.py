@@ -21,10 +21,11 @@ from coopnet import reference
 from coopnet.checks import shown_bytes
 from coopnet.engine import FUNCTIONS, Affine, Branching, banks, elementwise, limits, ops
 from coopnet.engine.activation_cache import bytes_per_sample, chunk_size
-from coopnet.engine.evaluate import OPERATIONS
+from coopnet.engine.evaluate import OPERATIONS, WAYS
 from coopnet.engine.situation import Situation
 from coopnet.engine.strategies import (
     BATCHES,
+    EVALUATION,
     GRADIENTS,
     LOSSES,
     MATRICES,
@@ -567,6 +568,12 @@ def test_choice(backend, samples, width, options, way):
     assert choose(GRADIENTS, Situation(network, backend, samples, **options))[0] == way
 
 
+def test_every_way_has_a_function():
+    """And every function is the way of a row."""
+    rows = {row.way for table in (GRADIENTS, EVALUATION) for row in table}
+    assert rows - {None} == WAYS.keys()
+
+
 @pytest.mark.parametrize("lanes", [1, 4, 8, 16, 32])
 @pytest.mark.parametrize("question", TABLES)
 def test_every_situation_has_a_row(question, lanes):
@@ -597,7 +604,7 @@ def everything(question, lanes):
     elif table is BATCHES:
         yield from itertools.starmap(StepBatch, itertools.product(*[flags] * 2))
     elif table is SCOPES:
-        yield from itertools.starmap(GradientScope, itertools.product(*[flags] * 3))
+        yield from itertools.starmap(GradientScope, itertools.product(*[flags] * 2))
     else:
         nets = [
             described(cn.MLP(3, 1, width=width, depth=2, activation=activation, dropout=dropout), known)
@@ -744,6 +751,35 @@ def test_what_is_explained_is_what_runs(ns, backend, chosen, set_limits, width, 
             dr.backward(field(list(batch(cn.Key(1))[0]))[0])
     ran = [way for s, way in chosen if s.weights and s.frozen == frozen and s.samples == samples]
     assert ran and set(ran) == {explained.path}
+
+
+@pytest.mark.parametrize("width, samples", [(64, 1 << 13), (96, 1 << 12), (16, 300)])
+def test_what_is_explained_of_functions_of_ones_own(ns, backend, chosen, width, samples):
+    """No library can multiply in them."""
+    field = cn.NeuralField(None, cn.MLP(2, 1, width=width, depth=2)).build(backend, seed=1)
+    x = list(cn.uniform(2, cn.Key(1), ns.Float, samples))
+    dr.eval(x)
+
+    @dr.freeze
+    def step(field, x):
+        dr.enable_grad(field["network.weights"])
+        dr.backward(field(x)[0])
+        return dr.grad(field["network.weights"])
+
+    dr.eval(step(field, x))
+    ran = {way for s, way in chosen if s.weights}
+    assert ran == {field.explain(samples, fit=False).path}
+
+
+def test_what_is_explained_of_short_runs(backend, set_limits):
+    """On CUDA they take a way that compiles faster, if a library is found."""
+    field = cn.NeuralField(None, cn.MLP(16, 3, width=64, depth=3)).build(backend, seed=1)
+    long, short = (field.explain(1 << 20, steps=steps).path for steps in (1_000_000, 10))
+    assert (long, short) in {"llvm": [("spill", "spill")], "cuda": [("banks", "store"), ("banks", "banks")]}[backend]
+    with pytest.raises(ValueError, match="explain: steps is -1; an int from 0 on is needed"):
+        field.explain(10, steps=-1)
+    with pytest.raises(ValueError, match="explain: fit is 2"):
+        field.explain(10, fit=2)
 
 
 @pytest.mark.usefixtures("as_if_unwarned")

@@ -131,7 +131,7 @@ class GroupStep(JobStep):
 
     # ---- pieces -------------------------------------------------------------
 
-    def take(self, seed: Any, number: Any, whole: bool = False) -> tuple[dict[str, Any], list, None]:
+    def take(self, seed: Any, number: Any) -> tuple[dict[str, Any], list, None]:
         """As :meth:`Step.take`; every field has a seed of its own."""
         with one_kernel():
             losses = self.evaluate_all(number)
