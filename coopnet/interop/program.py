@@ -22,6 +22,7 @@ from ..jit.captures import text_key
 from ..jit.kinds import nested
 from ..jit.owned import owned
 from ..jit.unpacked import Unpacked
+from ..nn.concrete_dropout import ConcreteDropout, relaxing
 from ..nn.parameters import like
 from ..nn.tree import children
 from ..random.key import Key
@@ -32,15 +33,17 @@ _LOCK = threading.RLock()
 
 
 class Modes(NamedTuple):
-    """The settings of :func:`coopnet.deterministic` and :func:`coopnet.gradient_path`."""
+    """The settings of :func:`coopnet.deterministic` and :func:`coopnet.gradient_path`, and whether masks of
+    :class:`coopnet.ConcreteDropout` are relaxed."""
 
     deterministic: bool
     path: str
+    relaxed: bool = False
 
     @classmethod
-    def current(cls) -> Modes:
+    def current(cls, relaxed: bool) -> Modes:
         """The present settings of this thread."""
-        return cls(is_deterministic(), forced_path())
+        return cls(is_deterministic(), forced_path(), relaxed)
 
 
 class Point(NamedTuple):
@@ -86,6 +89,9 @@ class Program:
         self.half = field.precision == "half"
         y = field([self.single(0)] * field.in_features)
         self.out_features, self.output = len(y), type(y[0])
+        rates = [layer.logit.value.data.index for layer in children(field) if isinstance(layer, ConcreteDropout)]
+        #: The places of learned rates among the parameters.
+        self.rates = [i for i, value in enumerate(field.values()) if value.array.index in rates]
         for name, value in field.items():
             field[name] = like(value, dr.zeros(type(value.array), dr.width(value.array)))  # takes no memory
         # inputs of frozen functions, which traverse a list faster than a network
@@ -98,7 +104,7 @@ class Program:
 
     def value(self, at: Point) -> Any:
         """The outputs, in rows; of half precision if the field's are."""
-        return self._value(self, self._hidden, tuple(at))
+        return self._value(self, self._hidden, tuple(at), text_key(*at.modes))
 
     def pullback(self, at: Point, dy: Any, needs_grad: Sequence[bool]) -> list[Any]:
         r"""Gradients of :math:`\sum_n \langle \mathrm{dy}_n, f(x_n) \rangle`; ``dy`` has rows like the outputs."""
@@ -114,7 +120,7 @@ class Program:
 
     def _pull(self, at: Point, dy: Any, v: Any, needs_grad: Sequence[bool]) -> list[Any]:
         tangent, dx, gradients, operands, external = self._pulled(
-            self, self._hidden, tuple(at), dy, v, tuple(needs_grad), text_key(*needs_grad)
+            self, self._hidden, tuple(at), dy, v, tuple(needs_grad), text_key(*needs_grad, *at.modes)
         )
         if external is not None:
             gradients = self._finished(self, self._hidden, gradients, external.multiply(operands), external)
@@ -185,7 +191,7 @@ class Program:
         current = {name: type(value.array)(value.array) for name, value in self.field.items()}  # assigning is in place
         self._set(dict(zip(current, at.parameters, strict=True)))
         try:
-            with deterministic(at.modes.deterministic), gradient_path(at.modes.path):
+            with deterministic(at.modes.deterministic), gradient_path(at.modes.path), relaxing(at.modes.relaxed):
                 yield
         finally:
             self._set(current)
@@ -229,7 +235,7 @@ def _key(at: Point) -> Key | None:
 # Frozen functions traverse the global variables that they refer to, at every call. These refer to one only, a class.
 
 
-def _value(program: Any, hidden: list, at: tuple) -> Any:
+def _value(program: Any, hidden: list, at: tuple, key: str) -> Any:
     return program.trace_value(Point(*at))
 
 

@@ -113,9 +113,10 @@ class Module(torch.nn.Module):
         counted = None
         if key is None and self.training:
             counted = self._calls.counted(x, self.step)
-        call = _Call(program, key, self.seed, counted, self._calls)
         named = dict(zip(self._names, values, strict=True))
         packed = [self._programs.packed(program, slot, named) for slot in program.places]
+        relaxed = torch.is_grad_enabled() and any(packed[i].requires_grad for i in program.rates)
+        call = _Call(program, key, self.seed, counted, self._calls, Modes.current(relaxed))
         y = _Value.apply(call, x.to(torch.float32).reshape(-1, self.in_features), *packed)
         return y.reshape(*x.shape[:-1], self.out_features)
 
@@ -167,11 +168,14 @@ class Module(torch.nn.Module):
         if x.ndim < 1 or x.shape[-1] != self.in_features:
             needed = f"(..., {self.in_features}) is needed"
             raise ValueError(f"{_WHERE}: x has shape {tuple(x.shape)}; {needed}.")
-        if key is not None and key.index is not None:
-            on_device, rows = isinstance(key.index, dr.ArrayBase), x.numel() // self.in_features
-            entries = dr.width(key.index) if on_device else np.size(key.index)
+        rows = x.numel() // self.in_features
+        for name in ("index", "step", "seed") if key is not None else ():
+            part = getattr(key, name)
+            entries = dr.width(part) if isinstance(part, dr.ArrayBase) else np.size(part)
             if entries not in (1, rows):
-                raise ValueError(f"{_WHERE}: the index of key has {entries} entries for {rows} rows of x; 1 or {rows}.")
+                raise ValueError(
+                    f"{_WHERE}: the {name} of key has {entries} entries for {rows} rows of x; 1 or {rows}."
+                )
         if recording():
             raise RuntimeError(f"{_WHERE}: called while Dr.Jit records a function or loop; call it outside.")
 
@@ -332,9 +336,10 @@ def _requested(node: Any) -> bool:
 class _Call:
     """The data that all passes of one call share. Between passes, only tensors are kept."""
 
-    def __init__(self, program: Program, key: Key | None, seed: int, counted: torch.Tensor | None, calls: Calls):
-        self.program, self.seed, self.counted, self.modes = program, seed, counted, Modes.current()
-        self.calls = calls
+    def __init__(
+        self, program: Program, key: Key | None, seed: int, counted: torch.Tensor | None, calls: Calls, modes: Modes
+    ):
+        self.program, self.seed, self.counted, self.calls, self.modes = program, seed, counted, calls, modes
         self.key = copy.deepcopy(key)  # whose arrays could change before the backward pass
 
     def value(self, x: torch.Tensor, packed: Sequence[torch.Tensor]) -> torch.Tensor:

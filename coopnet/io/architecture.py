@@ -130,6 +130,25 @@ def outline(field: NeuralField) -> dict[str, Any]:
     }
 
 
+class Rate(float):
+    """The current value of a rate that is an array: of a schedule, or one that is learned."""
+
+
+def matches(description: Any, field: NeuralField) -> bool:
+    """Is ``description`` that of ``field``, but for the values of rates that are arrays in it?"""
+    return _matches(description, outline(field))
+
+
+def _matches(given: Any, own: Any) -> bool:
+    if isinstance(own, Rate):
+        return isinstance(given, (int, float))
+    if isinstance(own, dict):
+        return isinstance(given, dict) and given.keys() == own.keys() and all(_matches(given[k], own[k]) for k in own)
+    if isinstance(own, list):
+        return isinstance(given, list) and len(given) == len(own) and all(map(_matches, given, own))
+    return bool(given == own)
+
+
 def construct(description: dict[str, Any]) -> NeuralField:
     """The field of a description, not built yet: the inverse of :func:`describe`.
 
@@ -188,7 +207,7 @@ def _describe(layer: Any, where: str) -> Any:
     kept = arguments(layer, nn.Sequential if chain else cls)
     for k in _SCHEDULED & set(kept):
         if isinstance(kept[k], dr.ArrayBase) and dr.width(kept[k]) == 1:
-            kept[k] = float(kept[k][0])  # the current value
+            kept[k] = Rate(kept[k][0])
     if cls in _OMITTED:
         kept = {k: v for k, v in kept.items() if (k, v) not in _ADDED[cls].items()}
     return {"type": name, **{k: _value(v, f"{where}.{k}") for k, v in kept.items()}}
@@ -247,6 +266,7 @@ def _argument(value: Any, parameter: inspect.Parameter, where: str) -> Any:
     """``value``; raises unless its type is in the annotation of ``parameter``, or that of its default."""
     if isinstance(value, dict):
         return _construct(value, where)
+    value = float(value) if isinstance(value, Rate) else value
     hint = type(parameter.default) if parameter.annotation is parameter.empty else parameter.annotation
     words = set(re.findall(r"\w+", hint.__name__ if isinstance(hint, type) else str(hint)))
     if isinstance(value, list):

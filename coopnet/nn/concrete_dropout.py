@@ -35,7 +35,14 @@ def relaxed_as(arrays: Sequence[Any]) -> Iterator[None]:
 
     It is for evaluations with detached parameters, whose gradient is computed by another evaluation.
     """
-    with _relaxing(_relaxing.get() or any(v.array.index_ad != 0 for v in arrays)):
+    with relaxing(any(v.array.index_ad != 0 for v in arrays)):
+        yield
+
+
+@contextmanager
+def relaxing(wanted: bool) -> Iterator[None]:
+    """A ``with`` block in which the masks of all layers are relaxed, if ``wanted``."""
+    with _relaxing(_relaxing.get() or wanted):
         yield
 
 
@@ -53,7 +60,8 @@ class ConcreteDropout(Dropout):
     r"""Dropout that learns its rate (Gal, Hron and Kendall 2017).
 
     Its parameter is the logit of :math:`p`. **Where the rate has a gradient**, as in :func:`fit`, masks are relaxed so
-    that it has one:
+    that it has one. That is, gradients are enabled for the parameter, whether or not they are suspended. In a training
+    loop of your own, evaluate a loaded or copied field to see the other masks.
 
     .. math::
         y_i = x_i \frac{1 - \mathrm{sigmoid}\big(\frac1T (\log\tfrac{p}{1-p} + \log\tfrac{u_i}{1 - u_i})\big)}{1 - p},
@@ -110,6 +118,11 @@ class ConcreteDropout(Dropout):
         if self.logit.value is not None:
             data = self.logit.value.data
             self.logit = Unpacked(ParameterArray(dr.opaque(type(data), _logit(self.initial))))
+
+    @property
+    def law(self) -> Law:
+        """The layer's law, with the learned rate: a new array at every use, which must not outlive a recording."""
+        return self._law(self.p)
 
     @property
     def relaxed(self) -> bool:

@@ -616,7 +616,7 @@ def test_modes_go_with_the_call(backend, device, monkeypatch):
     with cn.deterministic(), cn.gradient_path("spill"):
         y = module(points(10, 3, device))
     y.sum().backward()
-    assert seen == [(True, "spill")]
+    assert seen == [(True, "spill", False)]
 
 
 @pytest.mark.parametrize("path", ["auto", "banks", "spill", "builtin"])
@@ -776,3 +776,45 @@ def test_the_example_runs(backend, device, tmp_path, monkeypatch):
             exec(example.source, scope)
     assert (tmp_path / "field.safetensors").exists()
     assert scope["module"].network.layers.get_submodule("0").weights.grad is not None
+
+
+def test_a_learned_rate(device):
+    """Masks are relaxed where the rate has a gradient, forward and backward; batches may change their size."""
+    net = cn.Sequential(cn.Linear(2, 8), cn.SiLU(), cn.ConcreteDropout(0.3), cn.Linear(8, 3))
+    module = Module(cn.NeuralField(None, net).build("llvm", seed=1)).to(device)
+    x, key = torch.rand(50, 2, generator=torch.Generator().manual_seed(0)).to(device), cn.Key(3)
+
+    def loss():
+        return module(x, key).double().square().sum()
+
+    loss().backward()
+    tolerance = 1e-3 if device.type == "cpu" else 0.1
+    for parameter in module.parameters():
+        entry, values = parameter.data.view(-1)[:1], []
+        before = entry.clone()
+        for moved in (before + 1e-2, before - 1e-2):
+            entry.copy_(moved)
+            values.append(loss().item())
+        entry.copy_(before)
+        slope = (values[0] - values[1]) / 2e-2
+        assert parameter.grad.view(-1)[0].item() == pytest.approx(slope, rel=tolerance, abs=tolerance)
+    relaxed = module(x, key).detach()
+    with torch.no_grad():  # the hard mask, as in evaluations by Dr.Jit
+        hard = module(x, key)
+    field = module.field()
+    single = cn.backend.namespace("cuda" if device.type == "cuda" else "llvm").Float
+    y = field([single(v.contiguous().cpu().numpy()) for v in x.T], key)
+    expected = np.stack([v.numpy() for v in y], -1)
+    np.testing.assert_allclose(hard.cpu().numpy(), expected, rtol=tolerance, atol=tolerance)
+    assert (hard - relaxed).abs().max() > 0.1
+    for rows in (7, 20, 50):
+        module.train(rows != 20)
+        module(x[:rows]).sum().backward()
+
+
+@pytest.mark.parametrize("part", ["index", "step"])
+def test_a_key_of_another_size(device, part):
+    module = Module(smooth("cuda" if device.type == "cuda" else "llvm", dropout=0.2)).to(device)
+    uint32 = cn.backend.namespace("cuda" if device.type == "cuda" else "llvm").UInt32
+    with pytest.raises(ValueError, match=f"the {part} of key has 3 entries for 50 rows of x; 1 or 50"):
+        module(torch.rand(50, 3, device=device), cn.Key(1, **{part: uint32([1, 2, 3])}))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
+import pickle
+
 import drjit as dr
 import numpy as np
 import pytest
@@ -355,3 +359,17 @@ def test_new_seeds_and_steps_compile_nothing(ns, kind):
             run(cn.Key(ns.UInt64(dr.opaque(ns.UInt64, seed)), step=dr.opaque(ns.UInt32, step)))
             run(cn.Key(ns.UInt64(seed), step=ns.UInt32(step)))
     assert len(history) >= 12 and all(h["cache_hit"] for h in history)
+
+
+def test_frozen_functions_tell_keys_of_small_ints_apart(ns, backend):
+    """Also where the same ints are settings of a network among the arguments; equal keys are recorded once."""
+    field = cn.NeuralField(None, cn.MLP(1, 1, width=4, dropout=0.5)).build(backend, seed=1)
+    x = dr.linspace(ns.Float, 0.5, 1, 12)
+    dr.eval(x)
+    frozen = dr.freeze(lambda field, x, key: field([x], key)[0], warn_after=100)
+    for seed, step in [*itertools.product((0, 1, 2, 4), (0, 1, 3, 4)), (0, 4), (2, 1)]:
+        key = cn.Key(seed, step=step)
+        np.testing.assert_array_equal(frozen(field, x, key).numpy(), field([x], key)[0].numpy())
+    assert frozen.n_recordings == 16
+    again = pickle.loads(pickle.dumps(copy.deepcopy(key)))
+    assert (again.seed, again.step, repr(again)) == (2, 1, "Key(seed=2, index=None, step=1)")

@@ -550,3 +550,16 @@ def test_quantized_probabilities_of_numbers_and_schedules_agree(ns):
             for dtype in (np.float16, np.float32):
                 leaf = leaf_of(ns, dtype)
                 assert float(schedule.scale(leaf)[0]) == number.scale(leaf)
+
+
+@pytest.mark.parametrize("kind", [cn.Dropout, cn.DropPath, cn.GaussianDropout])
+def test_rates_that_are_literals_can_be_trained_with(backend, ns, kind):
+    field = cn.NeuralField(None, cn.Sequential(cn.Linear(2, 8), kind(ns.Float(0.3)), cn.Linear(8, 1))).build(backend)
+
+    def batch(key):
+        x = cn.uniform(2, key, ns.Float, 64)
+        return x, [x[0]]
+
+    assert cn.fit(field, batch, 3, progress=False).steps == 3
+    field.network.layers[1].p = ns.Float(0.1)
+    assert cn.fit(field, batch, 3, progress=False).steps == 3

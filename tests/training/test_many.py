@@ -646,3 +646,23 @@ def test_a_batch_that_raises_leaves_fields_as_they_were(backend, ns):
 def test_what_the_engine_refuses_has_a_cure():
     with pytest.raises(RuntimeError, match="fit_many: there are 3 lanes; pass together=1"), one_kernel():
         raise StackError("there are 3 lanes")
+
+
+@pytest.mark.parametrize(
+    "layer, why",
+    [
+        (cn.ConcreteDropout(0.2), "parameters of their own in a layer with a learned rate"),
+        (cn.DropLevels(0.2), "the engine does not evaluate DropLevels"),
+    ],
+)
+def test_layers_that_cannot_be_trained_together(ns, backend, layer, why):
+    def make():
+        grid = cn.HashGrid(2, n_levels=2, hashmap_size=2**6)
+        return cn.NeuralField(grid, cn.Sequential(layer, cn.Linear(-1, 1))).build(backend, seed=1)
+
+    def batch(key, job):
+        x = cn.uniform(2, key, ns.Float, 64)
+        return x, [x[0]]
+
+    with pytest.raises(ValueError, match=why):
+        cn.fit_many([make(), make()], batch, 2, together=2, progress=False)

@@ -425,3 +425,36 @@ def test_a_full_disk_keeps_the_last_checkpoint(ns, backend, tmp_path, monkeypatc
     cn.fit(field, make_batch(ns), 12, checkpoint=path, resume=True, **options)
     if backend == "llvm":
         assert same(weights(field), weights(whole))
+
+
+@pytest.mark.parametrize("way", ["learned", "schedule"])
+def test_rates_that_change_are_no_other_architecture(ns, backend, tmp_path, way):
+    """A stopped run goes on to the same bits, and another layer is still noticed."""
+
+    def batch(key):
+        x, y = cn.uniform(2, key, ns.Float, 256)
+        return [x, y], [x * y]
+
+    def make(layer):
+        layers = cn.Linear(2, 8), cn.ReLU(), layer, cn.Linear(8, 1)
+        return cn.NeuralField(None, cn.Sequential(*layers)).build(backend, seed=2)
+
+    ends, path = [], tmp_path / "run.safetensors"
+    for steps in ((8,), (5, 8)):
+        for number, last in enumerate(steps):
+            layer = cn.ConcreteDropout(0.3) if way == "learned" else cn.Dropout(dr.opaque(ns.Float, 0.3))
+            field = make(layer)
+
+            def lr(step, field=field):
+                if way == "schedule":
+                    field.network.layers[2].p = dr.opaque(ns.Float, 0.3 - step / 50)
+                return 1e-2
+
+            options = dict(checkpoint=path, resume=number > 0) if len(steps) > 1 else {}
+            result = cn.fit(field, batch, last, lr=lr, progress=False, **options)
+        ends.append((arrays(dict(field)), result.losses))
+    assert ends[0][1] == ends[1][1] if backend == "llvm" else len(ends[1][1]) == 8
+    assert same(ends[0][0], ends[1][0]) or backend == "cuda"
+    for layer in (cn.Dropout(0.3), cn.DropPath(dr.opaque(ns.Float, 0.3)), cn.ReLU()):
+        with pytest.raises(ValueError, match=r"another architecture|its parameters"):
+            cn.fit(make(layer), batch, 9, checkpoint=path, resume=True, progress=False)

@@ -23,6 +23,7 @@ from ...jit.masks import unmasked
 from ...jit.optimizers import set_state, values
 from ...kernels.grid import FeatureGrid
 from ...kernels.lookup import Table
+from ...nn.drawn import ParameterArray
 from ...nn.parameters import parameters
 from ...nn.sequential import segments
 from ...random.key import Key
@@ -48,8 +49,10 @@ def hindrance(step: JobStep) -> str:
     owners = {name for p in parameters(step.field) if (name := _unknown(p.owner, p.value))}
     if owners:
         return f"lanes cannot have parameters of their own in {', '.join(sorted(owners))}"
-    if any(segment.ops is None for segment in segments([step.field.network])):
-        return "a layer of the network is not one of coopnet's"
+    others = [s.layers for s in segments([step.field.network]) if s.ops is None]
+    if others:
+        names = sorted({type(layer).__name__ for layers in others for layer in layers})
+        return f"the engine does not evaluate {', '.join(names)}"
     if is_deterministic() and dr.backend_v(step.float32) == dr.JitBackend.CUDA:
         return "gradients would be summed with atomics, in no fixed order"
     return ""
@@ -65,8 +68,9 @@ def lanes_of(samples: int, backend: dr.JitBackend) -> int:
 
 
 def _unknown(owner: Any, value: Any) -> str:
-    known = isinstance(value, dr.nn.MatrixView) or isinstance(owner, (FeatureGrid, Table))
-    return "" if known else type(owner).__name__
+    if isinstance(value, dr.nn.MatrixView) or isinstance(owner, (FeatureGrid, Table)):
+        return ""
+    return "a layer with a learned rate or deviation" if isinstance(owner, ParameterArray) else type(owner).__name__
 
 
 class GroupStep(JobStep):
