@@ -260,8 +260,16 @@ def test_resume(photo, tmp_path, backend, capsys, monkeypatch, no_plots):
     assert backend == "cuda" or progress[0] == progress[1]
     options = options[:-2]
     out = ["-o", tmp_path / "parts", "--resume"]
-    fails(capsys, ["fit", *options, *out, "--steps", 30, "--pixels", "0.5"], 1, "cannot resume", "fraction")
-    fails(capsys, ["fit", *options, *out, "--steps", 30, "--seed", "5"], 1, "cannot resume", "seed")
+    fails(
+        capsys,
+        ["fit", *options, *out, "--steps", 30, "--pixels", "0.5"],
+        1,
+        "cannot resume",
+        "fraction",
+        "another folder",
+    )
+    fails(capsys, ["fit", *options, *out, "--steps", 30, "--seed", "5"], 1, "cannot resume", "seed", "another file")
+    fails(capsys, ["fit", *options, *out, "--steps", 20], 1, "is at step 30 already; --steps 30 or more is needed")
     Image.fromarray(picture()[::-1].copy()).save(photo)
     fails(capsys, ["fit", *options, *out, "--steps", 30], 1, "another image")
     fails(capsys, ["fit", *options, "-o", tmp_path / "new", "--resume", "--steps", 30], 1, "to resume from")
@@ -700,7 +708,8 @@ LONG = 120  # seconds, on a machine that does other things
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
 @pytest.mark.usefixtures("ctrl_c_works")
-def test_interrupt_keeps_a_checkpoint(photo, tmp_path, backend, capsys, no_plots):
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_interrupt_keeps_a_checkpoint(photo, tmp_path, backend, capsys, no_plots, sent):
     """And prints the command that goes on, which does."""
     out: Path = tmp_path / "out"
     options = ["--steps", "1000000", "--backend", backend, *SMALL[2:], "--lr", "0.01", "--seed", "3"]
@@ -710,7 +719,7 @@ def test_interrupt_keeps_a_checkpoint(photo, tmp_path, backend, capsys, no_plots
     )  # fmt: skip
     assert "training on" in process.stdout.readline()
     assert process.stdout.readline() == "in the loop\n"
-    process.send_signal(signal.SIGINT)
+    process.send_signal(sent)
     said, errors = process.communicate(timeout=LONG)
     assert process.returncode == 130, errors
     assert not errors

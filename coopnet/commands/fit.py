@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,6 +23,8 @@ from .errors import Stopped, about, telling_warnings
 MESHES = (".obj", ".ply", ".stl")
 IMAGE_PICTURES = ("reconstruction.png", "comparison.png", "loss.png")  #: written beside the checkpoint
 MESH_PICTURES = ("picture.png", "loss.png")
+#: Difference in dB between the pixels that were learned and the others from which on a hint is printed.
+BY_HEART = 10
 #: Defaults, for images and for meshes.
 DEFAULTS: dict[str, tuple] = {
     "steps": (500, 1000), "pixels": (0.2, None), "points": (None, 1 << 18),
@@ -77,7 +82,7 @@ def fit(
 
     Of an image, writes reconstruction.png, comparison.png, loss.png and field.safetensors to DIR; transparent pixels
     are laid over white. Of a mesh, writes picture.png, loss.png and field.safetensors; needs coopnet[mesh]. Ctrl-C
-    keeps a checkpoint to --resume from. Existing files are replaced with --force only.
+    and SIGTERM keep a checkpoint to --resume from. Existing files are replaced with --force only.
     """
     ensure(not (resume and force), "--resume goes on from a checkpoint, and --force replaces it.", typer.BadParameter)
     mesh = source.suffix.lower() in MESHES
@@ -98,16 +103,36 @@ def fit(
         checkpoint, pictures = output / "field.safetensors", MESH_PICTURES if mesh else IMAGE_PICTURES
         hint = "--resume its training, choose another --output" if checkpoint.is_file() else "choose another --output"
         args.check_replaced(checkpoint, force, hint, pictures)
-    (_fit_mesh if mesh else _fit_image)(source, output, chosen, settings, run)
+    with terminated_like_interrupted():
+        (_fit_mesh if mesh else _fit_image)(source, output, chosen, settings, run)
 
 
-def _prepare(output: Path, pictures: tuple[str, ...], resume: bool) -> None:
+@contextmanager
+def terminated_like_interrupted() -> Iterator[None]:
+    """A block in which SIGTERM, which batch systems send, does what Ctrl-C does: a checkpoint is written."""
+    here = threading.current_thread() is threading.main_thread()
+    if not here or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _prepare(output: Path, pictures: tuple[str, ...], resume: bool, steps: int) -> None:
     """Everything that can fail before the training is done here, so that errors leave no directory behind."""
     checkpoint = output / "field.safetensors"
     ensure(find_spec("safetensors"), "checkpoints need the package safetensors; run pip install 'coopnet[cli]'.",
            ImportError)  # fmt: skip
     missing = f"there is no {str(checkpoint)!r} to resume from; run without --resume first."
     ensure(not resume or output.is_file() or checkpoint.exists(), missing, FileNotFoundError)
+    if resume and checkpoint.is_file():
+        from ..image.folder import steps_taken
+
+        taken = steps_taken(checkpoint)
+        ensure(taken <= steps, f"{str(checkpoint)!r} is at step {taken} already; --steps {taken} or more is needed.")
     args.prepare_directory(output, (checkpoint.name, *pictures))
 
 
@@ -123,7 +148,7 @@ def _fit_image(source: Path, output: Path, chosen: dict, settings: dict, run: di
             raise ValueError(f"{str(error).rstrip('.')}{hint}.") from None
     height, columns, channels = values.shape
     ensure(height * columns > 1, f"{str(source)!r} has a single pixel; at least 2 are needed.")
-    _prepare(output, IMAGE_PICTURES, run["resume"])
+    _prepare(output, IMAGE_PICTURES, run["resume"], settings["steps"])
     settings["backend"] = backends.require(settings["backend"])
     kind, share = "grey" if channels == 1 else "RGB", 100 * chosen["pixels"]
     where = settings["backend"].upper()
@@ -135,6 +160,10 @@ def _fit_image(source: Path, output: Path, chosen: dict, settings: dict, run: di
     print(f"PSNR on training pixels: {result.psnr_training:.2f} dB")
     held_out = "none were held out" if result.psnr_held_out is None else f"{result.psnr_held_out:.2f} dB"
     print(f"PSNR on held-out pixels: {held_out}")
+    others = result.psnr_training if result.psnr_held_out is None else result.psnr_held_out
+    if result.psnr_training is not None and others is not None and result.psnr_training - others > BY_HEART:
+        hint = "it knows the training pixels by heart; try more --pixels, another --encoding, or --dropout"
+        print(f"The field fits the training pixels better by more than {BY_HEART} dB: {hint}.")
     _print_files(result.files)
 
 
@@ -146,7 +175,7 @@ def _fit_mesh(source: Path, output: Path, chosen: dict, settings: dict, run: dic
     ensure(
         find_spec("igl"), "distances to meshes need the package libigl; run pip install 'coopnet[mesh]'.", ImportError
     )
-    _prepare(output, MESH_PICTURES, run["resume"])
+    _prepare(output, MESH_PICTURES, run["resume"], settings["steps"])
     settings["backend"] = backends.require(settings["backend"])
     kind = "watertight" if mesh.watertight else "not watertight, so that winding numbers say what is inside"
     print(f"{source}: {len(mesh.faces)} triangles, {kind}; {chosen['points']} points, on {settings['backend'].upper()}")

@@ -10,6 +10,7 @@ import typer
 
 from .. import backend as backends
 from ..checks import ensure, is_int, is_number
+from ..field import NeuralField
 from ..uncertainty import draws
 from . import arguments as args
 from .errors import about
@@ -69,9 +70,9 @@ def render(
         azimuth, elevation = view or VIEW
         picture = meshes.render(field, width, height, azimuth, elevation, up or "y")
     elif mc_samples is None:
-        picture = images.render(field, width, height, learned_region(noted))
+        picture = images.render(field, width, height, drawn_region(field, noted))
     else:
-        picture, deviation = images.render_mc(field, width, height, mc_samples, seed, learned_region(noted))
+        picture, deviation = images.render_mc(field, width, height, mc_samples, seed, drawn_region(field, noted))
     check_finite(checkpoint, picture)
     with about(output):
         files.save(output, picture)
@@ -91,6 +92,13 @@ def check_finite(checkpoint: Path, picture: np.ndarray) -> None:
     bad = picture.size - int(np.isfinite(picture).sum())
     gives = f"gives {bad} of {picture.size} values that are not finite; nothing is drawn."
     ensure(bad == 0, f"{str(checkpoint)!r} {gives}")
+
+
+def drawn_region(field: NeuralField, noted: dict) -> tuple[float, float, float, float] | None:
+    """The part of the plane that is drawn of ``field``: that of the learned image, as :func:`learned_region` says; else
+    the unit square, or ``None`` for the box of the field's bounds.
+    """
+    return learned_region(noted) or (None if field.bounds is not None else (0.0, 0.0, 1.0, 1.0))
 
 
 def learned_region(noted: dict) -> tuple[float, float, float, float] | None:

@@ -12,7 +12,7 @@ from ..checks import ensure, is_int
 from ..uncertainty import has_dropout, has_std
 from . import arguments as args
 from .errors import about, telling_warnings
-from .render import check_finite, learned_region
+from .render import check_finite, drawn_region
 
 SIDE = 256  #: of the map, if neither --size nor the checkpoint says its size
 
@@ -60,7 +60,7 @@ def uncertainty(
     _check_method(checkpoint, field, method, masks)
     width, height = size or _learned_size(noted)
     args.prepare_directory(output.parent)
-    region = learned_region(noted)
+    region = drawn_region(field, noted)
     with about(checkpoint), telling_warnings():
         if masks:
             _, deviation = images.render_mc(field, width, height, mc_samples, seed, region)

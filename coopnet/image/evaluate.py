@@ -40,7 +40,9 @@ def region_of(field: NeuralField, width: int, height: int) -> Region:
 def pixels(index: Any, width: int, height: int, region: Region | None = None) -> list:
     """Coordinates of the centres of the pixels with numbers ``index`` (a Dr.Jit ``UInt32``), counted row by row.
 
-    ``region`` is the box that the picture covers, that of :func:`box` if ``None``; another one stretches it.
+    ``region`` is the box ``(left, top, width, height)`` that the picture covers; another one than of the picture's
+    proportions stretches it. ``None`` is the middle of the unit square, where :func:`fit_image` learns: its longer side
+    is 1/2.
 
     >>> x, y = image.pixels(dr.arange(dr.auto.UInt32, 4 * 6), width=6, height=4)
     >>> dr.width(x), dr.width(y)
@@ -64,7 +66,9 @@ def evaluate(field: NeuralField, index: np.ndarray, width: int, height: int) -> 
 def render(field: NeuralField, width: int, height: int, region: Region | None = None) -> np.ndarray:
     """The deterministic field as a picture, shape ``(height, width, channels)``.
 
-    ``region`` is that of :func:`pixels`; ``None`` is the box of the field's bounds, if it has any.
+    ``region`` is ``(left, top, width, height)`` in the field's coordinates. ``None`` is the box of the field's bounds.
+    Without bounds, it is the middle of the unit square, where :func:`fit_image` learns: its longer side is 1/2. Give
+    ``(0, 0, 1, 1)`` for a field that you have trained on the whole square.
 
     >>> image.render(field, width=6, height=4).shape
     (4, 6, 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,17 @@ def check_same_run(checkpoint: Path, metadata: dict[str, Any]) -> None:
         given: Any = stored.get(group)
         ensure(isinstance(given, dict), f"cannot resume {str(checkpoint)!r}: it was not written by coopnet fit.")
         for name, value in wanted.items():
-            if given.get(name) != value:
-                problem = f"its {name} is {given.get(name)!r}, not {value!r}"
+            ensure(name in given, f"cannot resume {str(checkpoint)!r}: it was not written by coopnet fit.")
+            if given[name] != value:
+                problem = f"its {name} is {given[name]!r}, not {value!r}"
                 problem = f"it is of another {_DIGESTS[name]}, not this one" if name in _DIGESTS else problem
-                raise ValueError(f"cannot resume {str(checkpoint)!r}: {problem}.")
+                hint = "resume with what it was begun with, or begin another run in another folder"
+                raise ValueError(f"cannot resume {str(checkpoint)!r}: {problem}; {hint}.")
+
+
+def steps_taken(checkpoint: Path) -> int:
+    """Steps of the run that has written ``checkpoint``; 0 if it does not say."""
+    try:
+        return int(json.loads(read(checkpoint).metadata["training"])["progress"]["steps"])
+    except (KeyError, TypeError, ValueError):  # the run itself says what is wrong with it
+        return 0

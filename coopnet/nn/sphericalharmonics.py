@@ -48,6 +48,9 @@ class SphericalHarmonics(Encoding):
     def width(self, size: int) -> int:
         return self.degree**2
 
+    def _in_unit(self, size: int) -> list[int]:
+        return list(range(size))
+
     def _features(self, coordinates: list) -> list:
         leaf = type(coordinates[0])
         suffix = "f64" if dr.itemsize_v(leaf) == 8 else "f"

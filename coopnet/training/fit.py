@@ -107,7 +107,8 @@ def fit(
             parameters.
         checkpoint: file to write every ``checkpoint_every`` seconds and at the end: a field that ``coopnet.load``
             reads, with the state of the training beside it.
-        resume: continue from ``checkpoint`` if it exists.
+        resume: continue from ``checkpoint`` if it exists. Architecture, backend, precision, optimizer and ``seed`` must
+            be those of its run; ``steps``, the learning rate and all else may have changed.
         metadata: anything JSON can hold, to keep in the checkpoint beside the state (see ``coopnet.save``).
         progress: show a progress bar, or lines of text if tqdm is not installed.
         distributed: train with other processes, each on its share of every batch; all call ``fit`` with the same

@@ -1,6 +1,7 @@
 """Warns if a field is trained at coordinates outside of the box that its encoding needs.
 
-Outside the unit cube, levels of grids wrap around and bins repeat. A field learns badly there, without an error.
+Outside the unit cube, levels of grids wrap around, bins repeat, and spherical harmonics grow as polynomials do. A field
+learns badly there, without an error.
 The first batch is checked, before anything is recorded.
 """
 
@@ -42,10 +43,11 @@ def message(field: NeuralField, notes: list[tuple[Any, list, Any]]) -> str:
     low, high = min(float(a[0]) for a, _ in ends), max(float(b[0]) for _, b in ends)
     around = Composite | Pad | Sequential | drnn.Sequential
     found = [layer for layer in children(first) if not isinstance(layer, around) and in_unit(layer, 1)]
-    names = " and ".join(sorted({type(layer).__name__ for layer in found}))
+    names = sorted({type(layer).__name__ for layer in found})
     box = "[0, 1]" if field.bounds is None else "the field's bounds"
     where = f"{100 * out / of:.0f} % of the samples of the first batch lie outside {box}"
-    why = f"with coordinates from {low:.4g} to {high:.4g}, where {names} cannot tell places apart"
+    made = f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} not made"
+    why = f"with coordinates from {low:.4g} to {high:.4g}, for which {made}"
     return f"fit: {where}, {why}; say what box they lie in, NeuralField(..., bounds=(low, high))."
 
 

@@ -186,7 +186,9 @@ def _progress(text: Any, identity: dict[str, Any], losses: np.ndarray | None) ->
     for name, expected in identity.items():
         # compared as text, since in Python True equals 1 and 1.0
         same = json.dumps(run[name], sort_keys=True) == json.dumps(expected, sort_keys=True)
-        ensure(same, f"its {name} is {shown(run[name])}, but this run's is {shown(expected)}.")
+        be = "are" if name == "parameters" else "is"
+        differs = f"its {name} {be} {shown(run[name])}, but this run's {be} {shown(expected)}"
+        ensure(same, f"{differs}; another run needs another file.")
     _check_keys(progress, {"steps", "metrics", "best", "seconds"}, "'progress'")
     steps, metrics, best, seconds = (progress[name] for name in ("steps", "metrics", "best", "seconds"))
     _need(type(steps) is int and 0 <= steps < 2**32, "its number of steps", steps, "an int in [0, 2^32)")

@@ -115,8 +115,8 @@ class DisplacementSums:
         self.field = field
         self.predict = chosen = predict or _evaluated
 
-        def products(field: NeuralField, inputs: Any, targets: list) -> tuple[Any, list]:
-            return _products(field, inputs, targets, chosen)
+        def products(field: NeuralField, inputs: Any, targets: list, which: list) -> tuple[Any, list]:
+            return _products(field, inputs, targets, which, chosen)
 
         self.frozen = dr.freeze(products, state_fn=Captures(chosen))
         self.entries, self.squares, self.terms, self.samples = None, 0.0, 0, 0  # type: Any, float, int, int
@@ -125,7 +125,9 @@ class DisplacementSums:
         with dr.resume_grad():
             if self.entries is None:  # while recording, an error would become a RuntimeError without its message
                 _followed(self.field, inputs, targets, self.predict)
-            sums, numbers = self.frozen(self.field, inputs, targets)
+            # numbers of the targets in memory: one kernel for the derivatives of all
+            which = [dr.opaque(dr.uint32_array_t(type(targets[0])), i) for i in range(len(targets))]
+            sums, numbers = self.frozen(self.field, inputs, targets, which)
         squares, share, count = (float(v.numpy()[0]) for v in numbers)
         box = "the field's bounds" if self.field.bounds else "the unit cube; build the field with bounds"
         needed = f"{_INSIDE:.0%} are needed"
@@ -151,16 +153,18 @@ def _evaluated(field: NeuralField, p: Any) -> Any:
     return field(p)
 
 
-def _products(field: NeuralField, inputs: Any, targets: list, predict: Callable) -> tuple[Any, list]:
+def _products(field: NeuralField, inputs: Any, targets: list, which: list, predict: Callable) -> tuple[Any, list]:
     """The terms of one batch in the sums of the displacements; the sum of its squared errors, the share of its samples
-    in the box, and its number of predictions."""
+    in the box, and its number of predictions. ``which`` are the numbers of the targets, in memory."""
     values, unit, moves = _followed(field, inputs, targets, predict)
     n, width = max(dr.width(v) for v in (*values, *targets)), dr.width(moves[0])
     half = field.precision == "half"
     scale, rows = _HALF_SCALE if half else 1.0, []
-    for value in values:
-        dr.backward(value * scale, flags=dr.ADFlag.ClearInterior)
+    for number in which:
+        one = [dr.select(number == i, value * scale, 0) for i, value in enumerate(values)]
+        dr.backward(sum(one[1:], one[0]), flags=dr.ADFlag.ClearInterior)
         rows.append([dr.grad(v) * (extent / scale) for v, extent in zip(moves, _extents(field), strict=True)])
+        dr.eval(rows[-1])
         dr.clear_grad(moves)
     values = [dr.detach(v) for v in values]
     errors = sum(dr.square(v - t) for v, t in zip(values, targets, strict=True))

@@ -203,10 +203,10 @@ def test_sentences_with_figures():
     expected = {
         "README": [
             f"takes less time than PyTorch's in {faster} of {len(measured)} sizes, with and without dropout",
-            f"hash-grid image takes {uniform:.2f} times what tiny-cuda-nn takes, "
+            f"coopnet takes {uniform:.2f} times tiny-cuda-nn's time for a whole training step of its hash-grid image, "
             f"and {stratified:.2f} times with [stratified samples]",
-            f"The step of its 128-wide OneBlob network takes {alike:.2f} times as long. "
-            f"Its inference takes {inferred[0]:.2f} to {inferred[-1]:.2f} of coopnet's time",
+            f"For the step of its 128-wide OneBlob network, coopnet takes {alike:.2f} of tiny-cuda-nn's time. "
+            f"tiny-cuda-nn's inference takes {inferred[0]:.2f} to {inferred[-1]:.2f} of coopnet's time",
             f"take {compiled[0]:.2f} to {compiled[-1]:.2f} of the time of PyTorch's compiled steps",
             f"PyTorch needs {by_torch(128, 0.0)} of coopnet's time for the forward pass and weight gradients of a "
             f"network 128 wide, and {by_torch(128, 0.1)} with dropout 0.1",

@@ -49,9 +49,25 @@ UNIT = {
 @pytest.mark.parametrize("name", UNIT)
 def test_encodings_of_the_unit_cube(ns, backend, name):
     (text,) = said(field(UNIT[name](), backend), draws(ns, -1, 1))
-    assert "coordinates from -" in text and f"where {name} cannot" in text
+    assert "coordinates from -" in text and f"for which {name} is not made" in text
     assert said(field(UNIT[name](), backend), draws(ns, 0, 1)) == []
     assert said(field(UNIT[name](), backend, bounds=(-1, 1)), draws(ns, -1, 1)) == []
+
+
+def test_directions(ns, backend):
+    """Spherical harmonics take coordinates of the unit cube, too."""
+
+    def batch(key):
+        p, d = [v * 0.5 + 0.25 for v in cn.uniform(2, key, ns.Float, 256)], [ns.Float(0), ns.Float(-0.6), ns.Float(0.8)]
+        return [*p, *d], [p[0] * p[1]]
+
+    def make(**options):
+        encoding = cn.Composite([cn.HashGrid(2, **GRID), cn.SphericalHarmonics(2)], [2, 3])
+        return cn.NeuralField(encoding, cn.MLP(-1, 1, 8, 1), **options).build(backend)
+
+    (text,) = said(make(), batch)
+    assert "for which HashGrid and SphericalHarmonics are not made" in text
+    assert said(make(bounds=((0, 0, -1, -1, -1), (1, 1, 1, 1, 1))), batch) == []
 
 
 def test_the_share_and_the_place(ns, backend):
@@ -82,7 +98,7 @@ def test_only_the_coordinates_that_it_is_about(ns, backend):
 
     assert said(field(composite(cn.Identity(), cn.OneBlob(4)), backend), batch) == []
     (text,) = said(field(composite(cn.OneBlob(4), cn.Identity()), backend), batch)
-    assert "where OneBlob cannot" in text
+    assert "for which OneBlob is not made" in text
 
 
 def test_an_encoding_inside_the_network(ns, backend):

@@ -6,6 +6,7 @@ import drjit as dr
 import numpy as np
 import pytest
 from support.arrays import arrays, assert_same, precisions
+from support.kernels import launched
 from support.networks import matrices
 
 import coopnet as cn
@@ -252,3 +253,18 @@ def test_only_once(backend, ns):
     for spatial in (None, 3):
         with pytest.raises(ValueError, match="draws parameters already"):
             cn.laplace(posterior, batch, 1, spatial=spatial)
+
+
+def test_one_kernel_for_the_derivatives_of_all_outputs(ns, backend):
+    kernels = []
+    for outputs in (2, 4):
+        field = cn.NeuralField(cn.HashGrid(2, n_levels=2, hashmap_size=2**6), cn.MLP(-1, outputs, 16, 1)).build(backend)
+
+        def batch(key, outputs=outputs):
+            p = cn.uniform(2, key, ns.Float, 64)
+            return p, [p[0]] * outputs
+
+        with launched() as history:
+            cn.laplace(field, batch, 1, spatial=4, predict=lambda field, p: field(p))
+        kernels.append(len({k["hash"] for k in history}))
+    assert kernels[0] == kernels[1]
