@@ -568,8 +568,8 @@ def counted(rows: list[dict[str, Any]]) -> list[str]:
     times = values(rows, "visits, longer training", "train") or [0]
     steps = round(Views.steps * LONG_STEPS)
     return [
-        f"Followed up to the true surfaces, all rays have {true[0]:.2f}",
-        f"with the true surfaces in the training alone, they have {both('visits, true geometry of the training')}",
+        f"all end at the true surfaces, it is {true[0]:.2f}",
+        f"If only those of the training do, it is {both('visits, true geometry of the training')}",
         f"A longer training ({LONG['rays']} rays in each of {steps} steps, {LONG['bins']} samples on each, for "
         f"{statistics.mean(times):.0f} times the CPU time) has {both('visits, longer training')}",
     ]
