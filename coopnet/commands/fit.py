@@ -160,8 +160,8 @@ def _fit_image(source: Path, output: Path, chosen: dict, settings: dict, run: di
     print(f"PSNR on training pixels: {result.psnr_training:.2f} dB")
     held_out = "none were held out" if result.psnr_held_out is None else f"{result.psnr_held_out:.2f} dB"
     print(f"PSNR on held-out pixels: {held_out}")
-    others = result.psnr_training if result.psnr_held_out is None else result.psnr_held_out
-    if result.psnr_training is not None and others is not None and result.psnr_training - others > BY_HEART:
+    seen, unseen = result.psnr_training, result.psnr_held_out
+    if seen is not None and unseen is not None and seen - unseen > BY_HEART:
         hint = "it knows the training pixels by heart; try more --pixels, another --encoding, or --dropout"
         print(f"The field fits the training pixels better by more than {BY_HEART} dB: {hint}.")
     _print_files(result.files)
