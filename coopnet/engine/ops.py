@@ -171,15 +171,19 @@ def matrices(ops: Sequence[Op]) -> list[Any]:
 
 
 def buffers(layers: Sequence[Any]) -> list[Any]:
-    """The distinct packed buffers that the affine ops ``layers`` read, in order of first use."""
-    result: list[Any] = []
+    """The distinct packed buffers that the affine ops ``layers`` read, in order of first use.
+
+    In an evaluated loop whose state is the network, every view has a buffer of its own to differentiate, all of them of
+    one variable. The first that needs a gradient stands for all: the loop adds their gradients.
+    """
+    result: dict[int, Any] = {}
     for op in layers:
         for view in (op.weights, op.bias):
             if view is not None:
-                buffer = view.buffer
-                if not [b for b in result if b is buffer]:
-                    result.append(buffer)
-    return result
+                known = result.setdefault(view.buffer.index, view.buffer)
+                if not dr.grad_enabled(known):
+                    result[known.index] = view.buffer
+    return list(result.values())
 
 
 def rebase(ops: Sequence[Op], old: Sequence[Any], new: Sequence[Any]) -> list[Op]:
@@ -188,6 +192,7 @@ def rebase(ops: Sequence[Op], old: Sequence[Any], new: Sequence[Any]) -> list[Op
     def move(view: Any) -> Any:
         if view is None:
             return None
-        return views.changed(view, buffer=next(n for o, n in zip(old, new, strict=True) if o is view.buffer))
+        buffer = next(n for o, n in zip(old, new, strict=True) if o.index == view.buffer.index)
+        return views.changed(view, buffer=buffer)
 
     return [op.map(lambda layer: layer.moved(move)) for op in ops]

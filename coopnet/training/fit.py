@@ -104,7 +104,7 @@ def fit(
             float, such as the PSNR on held-out data.
         higher_is_better: direction of the metric.
         patience: stop after this many evaluations of the metric without improvement, and go back to the best
-            parameters.
+            parameters. The checkpoint has the last ones, from which a run can go on: save the field afterwards.
         checkpoint: file to write every ``checkpoint_every`` seconds and at the end: a field that ``coopnet.load``
             reads, with the state of the training beside it.
         resume: continue from ``checkpoint`` if it exists. Architecture, backend, precision, optimizer and ``seed`` must

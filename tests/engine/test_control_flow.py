@@ -628,3 +628,30 @@ def test_first_derivative_inside_a_loop(setting):
     found = dr.while_loop((s.counter(0), s.inputs()), lambda i, h: i < STEPS, turn, mode="symbolic")[1]
     for a, b in zip(*evaluated(found, expected), strict=True):
         s.close(a.numpy(), b.numpy())
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("path", ["auto", "spill", "store", "banks"])
+@pytest.mark.parametrize("depth", [0, 2])
+def test_networks_as_the_state_of_evaluated_loops(ns, backend, bias, path, depth):
+    """Each view of the packed weights is a variable of the loop there: their gradients must not count several times."""
+    net = cn.MLP(2, 1, width=8, depth=depth, bias=bias, activation="silu")
+    field = cn.NeuralField(None, net).build(backend, seed=1)
+    p = [dr.linspace(ns.Float, 0, 1, 100), ns.Float(0.3)]
+    dr.eval(p)
+
+    def loop(f):
+        start = ns.UInt32(0), f, dr.zeros(ns.Float, 100)
+        return dr.while_loop(start, lambda i, f, y: i < 3, lambda i, f, y: (i + 1, f, y + f(p)[0]), mode="evaluated")[2]
+
+    found = []
+    for function in (loop, lambda f: f(p)[0] + f(p)[0] + f(p)[0]):
+        dr.enable_grad(field["network.weights"])
+        dr.clear_grad(field["network.weights"])
+        with cn.gradient_path(path):
+            dr.backward(dr.mean(function(field)))
+        found.append(field.gradient("layers.0.weights"))
+    assert np.abs(found[1]).max() > 0.01
+    np.testing.assert_allclose(
+        *found, rtol=2e-3 if backend == "cuda" else 1e-5, atol=2e-3 if backend == "cuda" else 1e-6
+    )

@@ -46,7 +46,7 @@ def test_the_statistics_are_what_we_think(backend, ns):
         return v
 
     def near(size, blocks):
-        return blocks << 14 <= size < (blocks << 14) + 4096
+        return abs(size - (blocks << 14)) < 4096  # small arrays of tests before come and go
 
     empty = in_use(backend)
     a = array(ns.Float)

@@ -666,3 +666,29 @@ def test_layers_that_cannot_be_trained_together(ns, backend, layer, why):
 
     with pytest.raises(ValueError, match=why):
         cn.fit_many([make(), make()], batch, 2, together=2, progress=False)
+
+
+def test_optimizers_that_know_layers(ns, backend):
+    """Novograd has a moment for each layer, also where fields are trained one after the other."""
+
+    def batch(key, job=0):
+        x, y = cn.uniform(2, key, ns.Float, 100)
+        return [x, y], [x * y]
+
+    fields = [cn.NeuralField(None, cn.MLP(2, 1, 8, 1, bias=True)).build(backend, seed=0) for _ in range(2)]
+    one = cn.fit(fields[0], batch, 8, optimizer=cn.training.Novograd(1e-2), progress=False)
+    (other,) = cn.fit_many(fields[1:], batch, 8, optimizer=cn.training.Novograd(1e-2), progress=False)
+    if backend == "llvm":
+        assert one.losses == other.losses
+    np.testing.assert_allclose(one.losses, other.losses, rtol=5e-3)
+
+
+def test_fields_are_not_trained_together_in_a_fixed_order(ns, backend):
+    fields = [cn.NeuralField(None, cn.MLP(2, 1, 8, 1)).build(backend, seed=i) for i in range(2)]
+
+    def batch(key, job):
+        x = cn.uniform(2, key, ns.Float, 64)
+        return x, [x[0]]
+
+    with cn.deterministic(), pytest.raises(ValueError, match="gradients would be summed with atomics"):
+        cn.fit_many(fields, batch, 2, together=2, progress=False)

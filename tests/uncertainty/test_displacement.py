@@ -266,5 +266,6 @@ def test_one_kernel_for_the_derivatives_of_all_outputs(ns, backend):
 
         with launched() as history:
             cn.laplace(field, batch, 1, spatial=4, predict=lambda field, p: field(p))
-        kernels.append(len({k["hash"] for k in history}))
-    assert kernels[0] == kernels[1]
+        sizes = [k["operation_count"] for k in history]
+        kernels.append(len({size for size in sizes if size > 0.8 * max(sizes)}))  # hashes depend on addresses, too
+    assert kernels == [1, 1]

@@ -54,7 +54,7 @@ class Jobs:
         if self._first is None:
             self._first = JobStep(number, field, optimizer, self.batch, self.options)
         step = self._first.of(number, field, optimizer)
-        step.optimizer.update(field._held())
+        step.optimizer.update(field)
         return step
 
     def run(self, number: int) -> JobRun:
