@@ -302,6 +302,9 @@ def test_render_uncertainty(fitted, tmp_path, backend):
     assert cli.main([*arguments, str(tmp_path / "uncertainty.png")]) == 0
     assert (tmp_path / "uncertainty_uncertainty.png").exists()
     assert Image.open(tmp_path / "uncertainty.png").size == (12, 8)
+    before = (tmp_path / "uncertainty.png").read_bytes()
+    assert cli.main([*arguments, str(tmp_path / "other.png")]) == 0
+    assert (tmp_path / "uncertainty.png").read_bytes() == before and (tmp_path / "other_uncertainty.png").exists()
 
 
 def test_masks_of_a_seed(fitted, tmp_path, backend, capsys, monkeypatch):

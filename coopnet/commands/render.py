@@ -13,7 +13,7 @@ from ..checks import ensure, is_int, is_number
 from ..field import NeuralField
 from ..uncertainty import draws
 from . import arguments as args
-from .errors import about
+from .errors import about, telling_warnings
 
 VIEW = (30.0, 20.0)
 
@@ -37,8 +37,8 @@ def render(
 
     A field of 2 coordinates and 1 or 3 values is an image; one of 3 coordinates and 1 value is a signed distance in the
     box of its bounds, or the unit cube. With --mc-samples an image is evaluated K times with K dropout masks; FILE gets
-    the mean, and uncertainty.png beside it (FILE_uncertainty.png if FILE has that name itself) shows the standard
-    deviation.
+    the mean, and uncertainty.png beside it (FILE_uncertainty.png if that is there already) shows the standard
+    deviation. A FILE that is there already is replaced.
     """
     from .. import image as images
     from .. import mesh as meshes
@@ -48,6 +48,9 @@ def render(
     problem = f"--output is {str(output)!r}; its suffix must be that of an image format, such as .png."
     ensure(output.suffix.lower() in files.writable_formats(), problem, typer.BadParameter)
     ensure(not output.is_dir(), f"{str(output)!r} is a directory; the name of a picture is needed.")
+    other = output.with_name("uncertainty.png")
+    if other == output or other.exists():  # only the file that was named is replaced
+        other = output.with_name(f"{output.stem}_uncertainty.png")
     name = backends.require(backend)
     with about(checkpoint):
         surface = read(checkpoint).architecture.get("in_features") == 3
@@ -72,7 +75,8 @@ def render(
     elif mc_samples is None:
         picture = images.render(field, width, height, drawn_region(field, noted))
     else:
-        picture, deviation = images.render_mc(field, width, height, mc_samples, seed, drawn_region(field, noted))
+        with telling_warnings():
+            picture, deviation = images.render_mc(field, width, height, mc_samples, seed, drawn_region(field, noted))
     check_finite(checkpoint, picture)
     with about(output):
         files.save(output, picture)
@@ -80,8 +84,6 @@ def render(
     if mc_samples is not None and deviation is not None:
         from ..image import plots
 
-        taken = output.name == "uncertainty.png"
-        other = output.with_name("uncertainty_uncertainty.png" if taken else "uncertainty.png")
         plots.uncertainty(other, deviation, mc_samples)
         print(f"wrote {other}")
         print(f"mean standard deviation {float(deviation.mean()):.4f}")

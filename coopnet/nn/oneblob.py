@@ -68,6 +68,7 @@ class OneBlob(Encoding):
     def _edges(self, function: Any, x: Any, period: int) -> list:
         """``function`` at all edges of bins, relative to ``x``. If periodic, the last is the first plus ``period``."""
         n = self.n_bins
+        x = x - dr.floor(x) if self.periodic else x  # exact; far from the interval, the differences would not be
         values = [function(k / n - x) for k in range(n)]
         return [*values, values[0] + period if self.periodic else function(1 - x)]
 

@@ -285,8 +285,8 @@ def test_programs_refuse_other_weights(tmp_path):
     wrong = cn.export(other, "c", tmp_path / "g.c", inline=False).weights.read_bytes()
     right = written.weights.read_bytes()
     assert library.functions.field_fits(right, len(right)) == 1
-    damaged = right[:-1] + bytes([right[-1] ^ 1])
-    for data in (wrong, right[:-4], damaged):
+    damaged = [right[:i] + bytes([right[i] ^ 1]) + right[i + 1 :] for i in (0, 4, 8, 20, 50, 60, 70, len(right) - 1)]
+    for data in (wrong, right[:-4], *damaged):
         (tmp_path / "bad.weights").write_bytes(data)
         with pytest.raises(ValueError, match="not the weights that belong"):
             module.field_load(tmp_path / "bad.weights")

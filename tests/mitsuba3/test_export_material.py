@@ -239,6 +239,12 @@ def test_values_are_those_of_eval_below_the_surface_and_beyond_the_unit_square_t
     assert np.isfinite(jacobian).all() and (jacobian[:, below] == 0).all()
 
 
+@pytest.mark.parametrize("directions", ["plain", "rusinkiewicz"])
+def test_c_with_derivatives_compiles_without_a_warning(variant, tmp_path, directions):
+    written = cn.export(material(directions=directions), "c", tmp_path / "wood.c", derivatives=True)
+    Library([written.source], tmp_path)
+
+
 def test_what_is_told_of_directions_is_the_same_on_both_sides():
     from coopnet.interop.export import material as exported
     from coopnet.mitsuba.bsdf import decoder, directions

@@ -186,6 +186,16 @@ def quartic(u):
     return np.where(np.abs(u) < 1, 15 / 16 * (1 - u * u) ** 2, 0)
 
 
+def test_one_blob_is_periodic_far_away(ns):
+    """Where single precision has the place within the period, features are those of the place."""
+    x = np.array([2.0**14 + 0.25, -(2.0**20) + 0.75, 2.0**23, 2.0**24, -1e30], np.float32)
+    near = (x.astype(np.float64) % 1).astype(np.float32)
+    assert list(near[:2]) == [0.25, 0.75]
+    for n in (1, 4, 16):
+        far, expected = (values(cn.OneBlob(n)([ns.Float(v)])) for v in (x, near))
+        np.testing.assert_allclose(far, expected, atol=1e-6)
+
+
 @pytest.mark.parametrize("n", [2, 4, 5, 16])
 def test_one_blob_integrates_a_periodic_kernel(ns, n):
     x = np.linspace(0, 1, 23, dtype=np.float32)

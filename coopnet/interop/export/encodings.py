@@ -149,13 +149,14 @@ def _one_blob(to: Lowering, layer: nn.OneBlob, x: Vec) -> Vec:
         return functools.reduce(operator.add, parts)
 
     with b.loop("k", x.size) as k:
-        first = b.let("first", integral(single(-1) * x.at(k)))
+        place = b.let("place", x.at(k) - call("floor", x.at(k)) if layer.periodic else x.at(k))
+        first = b.let("first", integral(single(-1) * place))
         below = b.let("below", first)
         with b.loop("i", n - 1) as i:
-            above = b.let("above", integral(Cast(F32, i + 1) * (1 / n) - x.at(k)))
+            above = b.let("above", integral(Cast(F32, i + 1) * (1 / n) - place))
             b.set(y.at(k * n + i), above - below)
             b.set(below, above)
-        last = first + 1 if layer.periodic else integral(single(1) - x.at(k))
+        last = first + 1 if layer.periodic else integral(single(1) - place)
         b.set(y.at(k * n + (n - 1)), last - below)
     return y
 

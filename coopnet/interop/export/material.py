@@ -127,7 +127,7 @@ def lower_material(to: Lowering, material: Reflection, x: Vec) -> Vec:
     """The values of ``material`` at ``x``. Raises ``ValueError`` unless inputs and outputs of its decoder fit."""
     b = to.block
     b.comment("both directions, or the normal where one of them is below the surface")
-    lowest = b.let("lowest", call("min", x.at(4), x.at(7)))
+    lowest = call("min", x.at(4), x.at(7))  # no variable: nobody would read its derivative
     directions = b.vector("directions", 6)
     up = to.constants("up", F32, [0, 0, 1, 0, 0, 1])
     with b.loop("i", 6) as i:

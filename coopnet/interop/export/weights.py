@@ -105,7 +105,9 @@ class WeightFile:
         first = ALIGNMENT + len(table)
         self.field, self.start, self.length, self.digest = field, first // 4, first + self.end, digest.digest()
         self.identity = MAGIC + _words(VERSION, self.length // 4) + self.digest
-        self._head = self.identity + _words(len(table), self.start, 0, 0) + table
+        #: What comes before the table: the same in every file of these weights.
+        self.header = self.identity + _words(len(table), self.start, 0, 0)
+        self._head = self.header + table
 
     def file(self) -> Iterator[bytes]:
         """The closed file in pieces."""

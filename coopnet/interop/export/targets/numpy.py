@@ -21,8 +21,8 @@ def NAME_load(path):
 
     with open(path, "rb") as file:
         data = file.read()
-    digest = bytes.fromhex('DIGEST')
-    if data[16:48] != digest or hashlib.sha256(data[64:]).digest() != digest:
+    header = bytes.fromhex('HEADER')
+    if data[:64] != header or hashlib.sha256(data[64:]).digest() != header[16:48]:
         raise ValueError(f"{path}: not the weights that belong to this program, or damaged")
     return np.frombuffer(data, "<u4")'''
 
@@ -82,7 +82,7 @@ def NAME_fma(a, b, c):
     def opening(self) -> list[str]:
         lines = ["", "import numpy as np", *super().opening()]
         if self.program.outside:
-            lines += self.filled(_LOAD, DIGEST=self.program.weights.digest.hex()).split("\n")
+            lines += self.filled(_LOAD, HEADER=self.program.weights.header.hex()).split("\n")
         return lines
 
     # ---- Statements -----------------------------------------------------------
