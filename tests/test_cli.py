@@ -269,7 +269,7 @@ def test_resume(photo, tmp_path, backend, capsys, monkeypatch, no_plots):
         "another folder",
     )
     fails(capsys, ["fit", *options, *out, "--steps", 30, "--seed", "5"], 1, "cannot resume", "seed", "another file")
-    fails(capsys, ["fit", *options, *out, "--steps", 20], 1, "is at step 30 already; --steps 30 or more is needed")
+    fails(capsys, ["fit", *options, *out, "--steps", 20], 1, "is at step 30 already; steps=20 is less")
     Image.fromarray(picture()[::-1].copy()).save(photo)
     fails(capsys, ["fit", *options, *out, "--steps", 30], 1, "another image")
     fails(capsys, ["fit", *options, "-o", tmp_path / "new", "--resume", "--steps", 30], 1, "to resume from")

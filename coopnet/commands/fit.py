@@ -121,18 +121,13 @@ def terminated_like_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _prepare(output: Path, pictures: tuple[str, ...], resume: bool, steps: int) -> None:
+def _prepare(output: Path, pictures: tuple[str, ...], resume: bool) -> None:
     """Everything that can fail before the training is done here, so that errors leave no directory behind."""
     checkpoint = output / "field.safetensors"
     ensure(find_spec("safetensors"), "checkpoints need the package safetensors; run pip install 'coopnet[cli]'.",
            ImportError)  # fmt: skip
     missing = f"there is no {str(checkpoint)!r} to resume from; run without --resume first."
     ensure(not resume or output.is_file() or checkpoint.exists(), missing, FileNotFoundError)
-    if resume and checkpoint.is_file():
-        from ..image.folder import steps_taken
-
-        taken = steps_taken(checkpoint)
-        ensure(taken <= steps, f"{str(checkpoint)!r} is at step {taken} already; --steps {taken} or more is needed.")
     args.prepare_directory(output, (checkpoint.name, *pictures))
 
 
@@ -148,7 +143,7 @@ def _fit_image(source: Path, output: Path, chosen: dict, settings: dict, run: di
             raise ValueError(f"{str(error).rstrip('.')}{hint}.") from None
     height, columns, channels = values.shape
     ensure(height * columns > 1, f"{str(source)!r} has a single pixel; at least 2 are needed.")
-    _prepare(output, IMAGE_PICTURES, run["resume"], settings["steps"])
+    _prepare(output, IMAGE_PICTURES, run["resume"])
     settings["backend"] = backends.require(settings["backend"])
     kind, share = "grey" if channels == 1 else "RGB", 100 * chosen["pixels"]
     where = settings["backend"].upper()
@@ -175,7 +170,7 @@ def _fit_mesh(source: Path, output: Path, chosen: dict, settings: dict, run: dic
     ensure(
         find_spec("igl"), "distances to meshes need the package libigl; run pip install 'coopnet[mesh]'.", ImportError
     )
-    _prepare(output, MESH_PICTURES, run["resume"], settings["steps"])
+    _prepare(output, MESH_PICTURES, run["resume"])
     settings["backend"] = backends.require(settings["backend"])
     kind = "watertight" if mesh.watertight else "not watertight, so that winding numbers say what is inside"
     print(f"{source}: {len(mesh.faces)} triangles, {kind}; {chosen['points']} points, on {settings['backend'].upper()}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import drjit as dr
 from ..checks import ensure
 from ..field import NeuralField
 from ..io import read
+from ..io.checkpoint import TRAIN
 from ..random.key import Key
 from ..training import FitResult, cosine, fit, uniform
 
@@ -27,14 +27,14 @@ def check_packages(where: str) -> None:
         raise ImportError(f"{where}: {hint}", name="safetensors")
 
 
-def make_folder(directory: str | Path, metadata: dict[str, Any], resume: bool) -> Path:
+def make_folder(directory: str | Path, metadata: dict[str, Any], resume: bool, steps: int) -> Path:
     """The checkpoint in ``directory``, which is made if missing; if a run is to be resumed, raises unless that is
     possible.
     """
     checkpoint = Path(directory) / "field.safetensors"
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     if resume:
-        check_same_run(checkpoint, metadata)
+        check_same_run(checkpoint, metadata, steps)
     return checkpoint
 
 
@@ -69,11 +69,13 @@ def numbers(key: Key, uint32: type, size: int, n: int) -> Any:
     return dr.mul_hi(word, uint32(n))
 
 
-def check_same_run(checkpoint: Path, metadata: dict[str, Any]) -> None:
-    """Raise unless ``checkpoint`` is of the same image or mesh and settings, those in ``metadata``."""
+def check_same_run(checkpoint: Path, metadata: dict[str, Any], steps: int) -> None:
+    """Raise unless ``checkpoint`` is of the same image or mesh and settings, those in ``metadata``, and has not taken
+    more than ``steps``.
+    """
     missing = f"there is no {str(checkpoint)!r} to resume from; run without --resume first."
     ensure(checkpoint.exists(), missing, FileNotFoundError)
-    stored = read(checkpoint).metadata
+    _, stored, tensors = read(checkpoint)
     for group, wanted in metadata.items():
         given: Any = stored.get(group)
         ensure(isinstance(given, dict), f"cannot resume {str(checkpoint)!r}: it was not written by coopnet fit.")
@@ -84,11 +86,5 @@ def check_same_run(checkpoint: Path, metadata: dict[str, Any]) -> None:
                 problem = f"it is of another {_DIGESTS[name]}, not this one" if name in _DIGESTS else problem
                 hint = "resume with what it was begun with, or begin another run in another folder"
                 raise ValueError(f"cannot resume {str(checkpoint)!r}: {problem}; {hint}.")
-
-
-def steps_taken(checkpoint: Path) -> int:
-    """Steps of the run that has written ``checkpoint``; 0 if it does not say."""
-    try:
-        return int(json.loads(read(checkpoint).metadata["training"])["progress"]["steps"])
-    except (KeyError, TypeError, ValueError):  # the run itself says what is wrong with it
-        return 0
+    taken = len(tensors.get(f"{TRAIN}losses", ()))
+    ensure(taken <= steps, f"{str(checkpoint)!r} is at step {taken} already; steps={steps} is less.")

@@ -169,7 +169,7 @@ def fit_image(
             "fraction": fraction, "batch": batch, "lr": lr, "dropout": dropout,
         },
     }  # fmt: skip
-    checkpoint = make_folder(directory, metadata, resume)
+    checkpoint = make_folder(directory, metadata, resume, steps)
     uint32 = arrays(field).UInt32
     chosen = training_pixels(count, fraction, seed, dr.backend_v(uint32))
     others = np.ones(count, bool)

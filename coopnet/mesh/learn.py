@@ -125,7 +125,7 @@ def fit_mesh(
         "fit": {"mesh": digest, "points": points, "batch": batch, "lr": lr, "dropout": dropout},
         "mesh": {"centre": list(mesh.centre), "scale": mesh.scale, "watertight": mesh.watertight},
     }
-    checkpoint = make_folder(directory, metadata, resume)
+    checkpoint = make_folder(directory, metadata, resume, steps)
     samples = draw_samples(mesh, points, seed)
     held_out = np.arange(points) % HELD_OUT == HELD_OUT - 1
     chosen = ~held_out

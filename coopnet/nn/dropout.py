@@ -22,7 +22,8 @@ from ..random.key import Key
 from ..random.law import GaussianLaw, Law, MaskLaw, PathLaw
 from .module import Module
 
-#: Longest vectors whose masks come from a product. For longer ones, an identity matrix was slower in measurements.
+#: Longest vectors whose masks come from a product. For longer ones, an identity matrix was slower in measurements, and
+#: expanding bytes compiled for longer.
 EXPANDED_WIDTH = 64
 
 
@@ -193,7 +194,8 @@ class Dropout(Module):
             used = {layer.stream for layer in others}
             self.stream = next(s for s in itertools.count() if s not in used)
         # masks of one width share a matrix, so that a kernel loads it once
-        self.expansion = next(e for e in (*(m.expansion for m in others), self.expansion) if e.same(self.expansion))
+        own, held = self.expansion, [layer.expansion for layer in others]
+        self.expansion = next((e for e in held if e.kind == own.kind), own)
 
     def __repr__(self) -> str:
         return super().__repr__().replace(", stream=None", "").replace(", rounds=10", "")

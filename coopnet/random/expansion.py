@@ -37,12 +37,10 @@ class Expansion(Constant):
         super().__init__(value)
         self.bits = bits
 
-    def same(self, other: Expansion) -> bool:
-        """Is this the same matrix, or none, either?"""
-        if self.value is None or other.value is None:
-            return self.value is other.value
-        mine, others = ((e.value.shape, e.value.dtype, e.bits) for e in (self, other))
-        return mine == others
+    @property
+    def kind(self) -> tuple | None:
+        """What equal matrices have in common."""
+        return None if self.value is None else (self.value.shape, self.value.dtype, self.bits)
 
     def __deepcopy__(self, memo: dict) -> Expansion:
         return type(self)(self.value, self.bits)
@@ -56,13 +54,12 @@ def expansion(law: Any, leaf: type, n: int) -> Expansion:
     if law.shared:
         return Expansion()
     matrix = digit_matrix(n, law.bits) if law.binary else np.eye(n)
-    bits = law.bits if law.binary else 0
     rows = np.zeros((n, -(-matrix.shape[1] // 8) * 8), np.float32)  # OptiX wants rows aligned to 16 bytes
     rows[:, : matrix.shape[1]] = matrix
     # row-major, because that was faster in measurements than the layouts of drjit.nn.pack
     view = drnn.view(dr.tensor_t(leaf)(leaf(rows.ravel()), rows.shape))
     dr.eval(view.buffer)
-    return Expansion(view[:, : matrix.shape[1]], bits)
+    return Expansion(view[:, : matrix.shape[1]], law.bits if law.binary else 0)
 
 
 def multiply(x: Any, law: Any, key: Key, given: Expansion | None) -> Any:
@@ -74,16 +71,18 @@ def multiply(x: Any, law: Any, key: Key, given: Expansion | None) -> Any:
     uint32, n, width = dr.uint32_array_t(law.leaf), len(x), kinds.samples(x, kinds.COOPVEC)
     if law.shared:
         return x * law.factor(draws.decisions(1, law, key, uint32, width)[0])
-    # bits may have been assigned since the matrix was made
-    view = given.value if given is not None and given.bits == (law.bits if law.binary else 0) else None
-    if view is None or not law.binary:
-        factors = [law.factor(d) for d in draws.decisions(n, law, key, uint32, width)]
-        if view is None:
-            return x * drnn.CoopVec(factors)
-        # 3 n components: the vector, the factors, and their draws
-        return x * drnn.matvec(view, drnn.CoopVec(with_room(factors, [view], 3 * n)))
-    numbers = with_room(digits(n, law, key, uint32, width), [view], 3 * n)
-    e = drnn.matvec(view, drnn.CoopVec(numbers))
+    # bits of the layer may have been assigned since the matrix was made
+    given = given if given is not None and given.value is not None and given.bits in (0, law.bits) else None
+    if given is None or given.bits == 0:
+        numbers = [law.factor(d) for d in draws.decisions(n, law, key, uint32, width)]
+    else:
+        numbers = digits(n, law, key, uint32, width)
+    if given is None:
+        return x * drnn.CoopVec(numbers)
+    # 3 n components: the vector, the factors, and their draws
+    e = drnn.matvec(given.value, drnn.CoopVec(with_room(numbers, [given.value], 3 * n)))
+    if given.bits == 0:
+        return x * e
     # the sum with so large a number is rounded to an integer
     large = law.leaf(1.5 * 2 ** (10 if dr.is_half_v(law.leaf) else 23))
     return x * (dr.step(e + large - large - e, law.leaf(0)) * law.kept)

@@ -471,3 +471,15 @@ def test_key_of_another_backend():
         for key in (cn.Key(there.UInt64(1)), cn.Key(1, dr.arange(there.UInt32, 4)), cn.Key(1, step=there.UInt32(1))):
             with pytest.raises(TypeError, match=r"Key: holds a .*but the input lives on"):
                 cn.dropout(here.ArrayXf(np.ones((3, 4))), 0.5, key)
+
+
+@pytest.mark.parametrize("bits", [8, 16, 32])
+@pytest.mark.parametrize("n", [5, 32, 64, 70])
+def test_layers_of_built_networks_follow_the_law(ns, backend, bits, n):
+    """On CUDA, masks of vectors up to a width come from a product: to the bit, on every width."""
+    half = backend == "cuda"
+    layer = cn.Sequential(cn.Dropout(0.3, bits=bits)).alloc(ns.TensorXf16 if half else ns.TensorXf, n)
+    x = np.random.default_rng(1).uniform(0.5, 1, (n, 40)).astype(np.float16 if half else np.float32)
+    leaf = ns.Float16 if half else ns.Float
+    y = list(layer(drnn.CoopVec([leaf(row) for row in x]), cn.Key(5, step=2)))
+    np.testing.assert_array_equal(np.stack([v.numpy() for v in y]), ref.dropout(x, 0.3, 5, None, 2, 0, bits))

@@ -9,6 +9,7 @@ import drjit.nn as drnn
 import numpy as np
 import pytest
 from support.cuda_on_cpu import as_cuda
+from support.properties import given, settings, st
 
 import coopnet as cn
 from coopnet import backend as backends
@@ -17,13 +18,11 @@ from coopnet.random import expansion
 from coopnet.random import law as laws
 from coopnet.random.law import GaussianLaw, MaskLaw, PathLaw
 
-pytest.importorskip("hypothesis")
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 dropout = importlib.import_module("coopnet.nn.dropout")
 
-pytestmark = pytest.mark.skipif("llvm" not in backends.available(), reason="made for types of the CPU")
+pytestmark = pytest.mark.skipif(
+    "llvm" not in backends.available(), reason="plays a GPU with the CPU's types; test_dropout.py has both backends"
+)
 
 
 def numbers(*shape):
