@@ -6,6 +6,8 @@ import contextlib
 import doctest
 import inspect
 import io
+import json
+from pathlib import Path
 
 import drjit as dr
 import numpy as np
@@ -74,6 +76,7 @@ def surroundings(ns, backend, name):
         scope |= {"o": o, "d": d, "p": o, "grid": grid, "volume": volume, "sdf": sdf}
         scope["seen"] = cn.render.ray_march(volume, o, d, 0.5, 3.5, steps=4)
         scope["visits"] = cn.render.Visits(4, -1, 1, backend)
+        scope["cameras"] = cn.render.Cameras(np.eye(4), 4, 4, 40, backend=backend)
     if name == "laplace":
         rays = [v + dr.zeros(ns.Float, 64) for v in (u, v, -2, 0, 0, 1)]
         scope["rays"] = lambda key: ((ns.Array3f(*rays[:3]), ns.Array3f(*rays[3:])), [u, v, w])
@@ -115,7 +118,7 @@ def test_examples_run(ns, backend, name, tmp_path, monkeypatch):
         return build(self, backend, *args, **rest)
 
     monkeypatch.setattr(cn.NeuralField, "build", build_here)
-    for made in (cn.render.OccupancyGrid, cn.render.Visits):
+    for made in (cn.render.OccupancyGrid, cn.render.Visits, cn.render.Cameras, cn.render.load_cameras):
 
         def make_here(*args, made=made, **rest):
             return made(*args, backend=backend, **rest)
@@ -123,6 +126,9 @@ def test_examples_run(ns, backend, name, tmp_path, monkeypatch):
         monkeypatch.setattr(cn.render, made.__name__, make_here)
     train = cn.fit
     monkeypatch.setattr(cn, "fit", lambda f, b, steps, **rest: train(f, b, 3, progress=False, **rest))
+    if name == "load_cameras":
+        frame = {"file_path": "a.png", "transform_matrix": np.eye(4).tolist()}
+        Path("transforms.json").write_text(json.dumps({"w": 4, "h": 4, "fl_x": 4, "frames": [frame]}))
     if name == "load" or name == "io.read":
         cn.save("field.safetensors", scope["field"])
     for example in PARSER.get_examples(inspect.getdoc(NAMES[name])):

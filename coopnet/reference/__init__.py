@@ -17,6 +17,7 @@ Sources: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3" (Phil
 :mod:`.grids`           grids and lattices
 :mod:`.random`          Philox, the laws of dropout, other systems' masks
 :mod:`.training`        losses, Adam, measures
+:mod:`.cameras`         rays through pixels
 :mod:`.surfaces`        rays and signed distances
 :mod:`.marching`        emission and absorption along rays
 :mod:`.reflections`     features of directions, sampling lobes
@@ -31,6 +32,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .cameras import *
 from .encodings import *
 from .grids import *
 from .layers import *
@@ -58,6 +60,6 @@ OPS: dict[str, Callable[..., Any]] = {
     "TriangleWave": triangle_wave, "OneBlob": one_blob, "SphericalHarmonics": spherical_harmonics, "Fourier": fourier,
     "Composite": composite, "Pad": pad, "Grid": hash_grid, "HashGrid": hash_grid, "Permutohedral": permutohedral,
     "MLP": mlp, "SIREN": siren, "Sequential": sequential, "Residual": residual, "Skip": skip, "Heads": heads,
-    "NeuralField": neural_field, "ray_march": ray_march,
+    "NeuralField": neural_field, "ray_march": ray_march, "Cameras": camera_rays,
     "sphere_trace": sphere_trace, "soft_visibility": soft_visibility,
 }  # fmt: skip

@@ -3,6 +3,9 @@
 =========================  ============================================
 :mod:`.arguments`          checks of rays
 :mod:`.parameters`         networks as inputs of a custom operation
+cameras
+:mod:`.cameras`            from pixels to rays
+:mod:`.transforms`         cameras of photos, from files
 surfaces
 :mod:`.sphere_trace`       tracing them, with gradients
 :mod:`.sphere_trace_loop`  the loop, without gradients
@@ -25,14 +28,16 @@ volumes
 
 from __future__ import annotations
 
+from .cameras import Cameras, look_at
 from .occupancy import OccupancyGrid
 from .ray_march import March, ray_march
 from .ray_march_mc import MarchMoments, ray_march_mc
 from .sphere_trace import SurfaceHit, sphere_trace
+from .transforms import load_cameras
 from .visibility import soft_visibility
 from .visits import Visits
 
 __all__ = [
-    "March", "MarchMoments", "OccupancyGrid", "SurfaceHit", "Visits", "ray_march", "ray_march_mc",
-    "soft_visibility", "sphere_trace",
+    "Cameras", "March", "MarchMoments", "OccupancyGrid", "SurfaceHit", "Visits", "load_cameras", "look_at",
+    "ray_march", "ray_march_mc", "soft_visibility", "sphere_trace",
 ]  # fmt: skip

@@ -69,21 +69,9 @@ def learned(p):
 # Rays
 # ----
 #
-# A pinhole camera, four rays for each pixel.
+# A pinhole camera, four rays for each pixel. ``look_at`` says where it is and where it points.
 
 SIDE, SUPER = 320, 2
-
-
-def camera(eye, target, fov):
-    eye, target = np.asarray(eye, float), np.asarray(target, float)
-    forward = (target - eye) / np.linalg.norm(target - eye)
-    right = np.cross(forward, [0, 0, 1])
-    right /= np.linalg.norm(right)
-    up = np.cross(right, forward)
-    n = SIDE * SUPER
-    u, v = np.meshgrid(*[((np.arange(n) + 0.5) / n * 2 - 1) * np.tan(np.radians(fov) / 2)] * 2)
-    d = forward[:, None] + right[:, None] * u.ravel() - up[:, None] * v.ravel()
-    return Array3f(*eye.tolist()), Array3f((d / np.linalg.norm(d, axis=0)).astype(np.float32))
 
 
 def box(o, d):
@@ -93,7 +81,8 @@ def box(o, d):
     return dr.maximum(dr.max(near, axis=0), 0), dr.min(far, axis=0)
 
 
-o, d = camera([2.6, 1.7, 1.7], [0, 0, -0.08], 36)
+pose = cn.render.look_at(origin=(2.6, 1.7, 1.7), target=(0, 0, -0.08))
+o, d = cn.render.Cameras(pose, SIDE * SUPER, SIDE * SUPER, fov=36).rays()
 
 # %%
 # ``sphere_trace`` takes any function of a point, so the learned and the true solid are traced by the same code. It

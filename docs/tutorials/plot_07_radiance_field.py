@@ -13,8 +13,9 @@ Thirty pictures of a table with things on it become a field of density and colou
 # The pictures
 # ------------
 #
-# Mitsuba renders them; in practice they would be photographs with poses. Thirty cameras look at the scene from all
-# around, at three heights, and see it against a white sky. The scene lies within the unit cube.
+# Mitsuba renders them; in practice they would be photographs with poses, as ``cn.render.load_cameras`` reads them.
+# Thirty cameras look at the scene from all around, at three heights, and see it against a white sky. The scene lies
+# within the unit cube.
 
 import math
 
@@ -27,6 +28,7 @@ import coopnet as cn
 
 mi.set_variant(f"{cn.backend.require('auto')}_ad_rgb")
 SIDE, VIEWS, RAYS, SAMPLES, STEPS = 96, 30, 1 << 10, 48, 600
+FOV, TARGET = 36, [0.5, 0.5, 0.33]
 
 
 def thing(kind, colour, transform):
@@ -56,34 +58,25 @@ scene = mi.load_dict({
 })  # fmt: skip
 
 
-def camera(azimuth, height):
+def place(azimuth, height):
+    """Where a camera is, in degrees around the scene and above it."""
     a, h = math.radians(azimuth), math.radians(height)
-    eye = [
+    return [
         0.5 + 1.8 * math.cos(a) * math.cos(h),
         0.5 + 1.8 * math.sin(a) * math.cos(h),
         0.35 + 1.8 * math.sin(h),
     ]
+
+
+def photo(eye, spp, seed):
     film = {"type": "hdrfilm", "width": SIDE, "height": SIDE, "rfilter": {"type": "box"}}
-    look = t().look_at(origin=eye, target=[0.5, 0.5, 0.33], up=[0, 0, 1])
-    return mi.load_dict({"type": "perspective", "fov": 36, "to_world": look, "film": film})
+    look = t().look_at(origin=eye, target=TARGET, up=[0, 0, 1])
+    sensor = mi.load_dict({"type": "perspective", "fov": FOV, "to_world": look, "film": film})
+    return np.clip(mi.render(scene, sensor=sensor, spp=spp, seed=seed).numpy(), 0, 1)
 
 
-def rays(sensor):
-    """Origins and directions through the middles of all pixels."""
-    i = dr.arange(mi.UInt32, SIDE * SIDE)
-    ray, _ = sensor.sample_ray(
-        0, 0.5, mi.Point2f(i % SIDE + 0.5, i // SIDE + 0.5) / SIDE, mi.Point2f(0.5)
-    )
-    return ray.o + dr.zeros(mi.Vector3f, SIDE * SIDE), ray.d
-
-
-poses = [(360 * k / VIEWS, (12.0, 30.0, 55.0)[k % 3]) for k in range(VIEWS)]
-pictures, origins, directions = [], [], []
-for seed, pose in enumerate(poses):
-    sensor = camera(*pose)
-    pictures.append(np.clip(mi.render(scene, sensor=sensor, spp=64, seed=seed).numpy(), 0, 1))
-    for found, values in zip((origins, directions), rays(sensor), strict=True):
-        found.append(values.numpy())
+eyes = [place(360 * k / VIEWS, (12.0, 30.0, 55.0)[k % 3]) for k in range(VIEWS)]
+pictures = [photo(eye, 64, seed) for seed, eye in enumerate(eyes)]
 
 figure, axes = plt.subplots(2, 6, figsize=(11, 3.8), layout="constrained")
 for axis, picture in zip(axes.flat, pictures[::2], strict=False):
@@ -93,18 +86,16 @@ figure.suptitle(f"Twelve of the {VIEWS} views")
 plt.show()
 
 # %%
-# All pixels go into one table: a ray and its colour. A batch draws some of them from any views.
+# ``Cameras`` knows the ray of every pixel. A batch draws pixels of any view, and looks up their colours.
 
+cameras = cn.render.Cameras([cn.render.look_at(eye, TARGET) for eye in eyes], SIDE, SIDE, FOV)
 colours = mi.Color3f(np.concatenate([p.reshape(-1, 3) for p in pictures]).T.copy())
-o, d = (mi.Vector3f(np.concatenate(v, axis=1)) for v in (origins, directions))
-dr.eval(colours, o, d)
-COUNT = VIEWS * SIDE * SIDE
+dr.eval(colours)
 
 
 def batch(key):
-    (u,) = cn.uniform(1, key, mi.Float, RAYS)
-    i = dr.minimum(mi.UInt32(u * COUNT), COUNT - 1)
-    return [dr.gather(type(v), v, i) for v in (o, d, colours)]
+    pixels = cameras.draw(key, RAYS)
+    return *cameras.rays(pixels), dr.gather(mi.Color3f, colours, pixels)
 
 
 # %%
@@ -167,22 +158,21 @@ print(f"{result.seconds:.1f} s; {grid.share():.1%} of the cells are not empty")
 # Cameras that were not among the thirty. Depth comes with the colour, at no cost.
 
 
-def draw(pose, field=field):
-    o, d = rays(camera(*pose))
+def draw(eye, field=field):
+    camera = cn.render.Cameras(cn.render.look_at(eye, TARGET), SIDE, SIDE, FOV)
     with dr.suspend_grad():
-        seen = march(field, o, d)
+        seen = march(field, *camera.rays())
     depth = dr.select(
         seen.transmittance < 0.5, seen.depth / (1 - seen.transmittance), dr.nan
     ).numpy()
     return seen.color.numpy().T.reshape(SIDE, SIDE, 3), depth.reshape(SIDE, SIDE)
 
 
-new = [(45.0, 22.0), (165.0, 40.0), (290.0, 18.0)]
+new = [place(45, 22), place(165, 40), place(290, 18)]
 figure, axes = plt.subplots(3, 4, figsize=(11, 8.4), layout="constrained")
 psnrs = []
-for row, pose in zip(axes, new, strict=True):
-    truth = np.clip(mi.render(scene, sensor=camera(*pose), spp=128, seed=99).numpy(), 0, 1)
-    seen, depth = draw(pose)
+for row, eye in zip(axes, new, strict=True):
+    truth, (seen, depth) = photo(eye, 128, 99), draw(eye)
     psnrs.append(-10 * np.log10(np.mean((seen - truth) ** 2)))
     error = np.abs(seen - truth).mean(axis=2)
     row[0].imshow(truth ** (1 / 2.2))
