@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from ..checks import check_positive, check_type, ensure, shown
-from .cameras import Cameras
+from ..checks.messages import shown_path
+from ..io.files import file_name, regular
+from .cameras import Cameras, numbers
 
 #: Numbers of a lens's distortion; cameras of photos without it have none of them, or zeros.
 DISTORTION = ("k1", "k2", "k3", "k4", "p1", "p2")
@@ -40,17 +42,18 @@ def load_cameras(
         name without an ending gets ``.png``, as NeRF's names need.
 
     Raises:
-        ValueError: the file is not such a file; its photos have several sizes, or a distortion, which programs remove
-            (COLMAP's ``image_undistorter``).
-        FileNotFoundError: there is no such file.
+        ValueError, TypeError: it is not such a file; its photos have several sizes, or a distortion, which programs
+            remove (COLMAP's ``image_undistorter``).
+        OSError: there is no such file, or it cannot be read.
 
     >>> cameras, photos = cn.render.load_cameras("transforms.json")
     """
-    path = Path(path)
-    where = f"load_cameras: {path}"
+    name = file_name(path, "load_cameras")
+    regular(name, "load_cameras")
+    where, path = f"load_cameras: {shown_path(name)}", Path(name)
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{where} is no JSON: {error}.") from None
     found = data.get("frames") if isinstance(data, Mapping) else None
     frames = [frame for frame in found if isinstance(frame, Mapping)] if isinstance(found, list) else []
@@ -70,7 +73,7 @@ def load_cameras(
         ensure(model in MODELS, f"{name} is of the model {shown(model)}; {', '.join(MODELS)} are possible.")
         bent = [k for k in DISTORTION if _number(name, frame, k, 0.0)]
         ensure(not bent, f"{name} has a distortion ({', '.join(bent)}); remove it from the photos first.")
-        pose = np.asarray(frame["transform_matrix"])
+        pose = numbers(name, "transform_matrix", frame["transform_matrix"])
         ensure(
             pose.shape in ((3, 4), (4, 4)), f"{name}: transform_matrix has the shape {pose.shape}; (4, 4) is needed."
         )

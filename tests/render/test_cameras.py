@@ -208,11 +208,20 @@ def test_files_that_are_refused(tmp_path, backend):
         ({"w": 8, "h": 6, "frames": [{"file_path": "a"}]}, "frame 0 has no transform_matrix"),
         ({"w": 8, "h": 6, "frames": [{"transform_matrix": pose}]}, "frame 0 has no file_path"),
         ({"w": 8, "h": 6, "frames": [{"file_path": "a", "transform_matrix": [1, 2]}]}, r"shape \(2,\); \(4, 4\) is"),
+        (
+            {"w": 8, "h": 6, "frames": [{"file_path": "a", "transform_matrix": [[1], [2, 3]]}]},
+            "matrix is .*numbers are",
+        ),
         ({"frames": several}, r"several sizes, \[\(4, 4\), \(8, 4\)\]"),
     ):
         path.write_text(json.dumps(transforms(**changes)))
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises((ValueError, TypeError), match=words):
             cn.render.load_cameras(path, backend=backend)
+    path.write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="is no JSON"):
+        cn.render.load_cameras(path)
+    with pytest.raises(TypeError, match="path is a int"):
+        cn.render.load_cameras(3)
 
 
 def test_rays_are_those_of_mitsuba(backend):

@@ -399,6 +399,9 @@ def _instance(cls: type, ns: ModuleType, backend: str) -> Any:
     made = {
         cn.render.OccupancyGrid: lambda: cn.render.OccupancyGrid(4, backend=backend),
         cn.render.Visits: lambda: cn.render.Visits(4, backend=backend),
+        cn.render.Cameras: lambda: cn.render.Cameras(
+            [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]], 4, 3, 40, backend=backend
+        ),
         cn.Residual: lambda: cn.Residual(cn.Linear(2, 2)),
         cn.Skip: lambda: cn.Skip(cn.Linear(2, 2)),
         cn.Heads: lambda: cn.Heads(None, {"a": cn.Linear(2, 1), "b": cn.Linear(2, 2)}),
