@@ -225,7 +225,7 @@ def numbers(where: str, name: str, value: Any) -> np.ndarray:
         array = np.asarray(value.numpy() if isinstance(value, dr.ArrayBase) else value)
     except (TypeError, ValueError):  # rows of several lengths
         array = np.empty(0, object)
-    check(array.dtype.kind in "iuf", where, name, value, "numbers", TypeError)
+    check(array.dtype.kind in "iuf", where, name, value, "an array of numbers", TypeError)
     array = array.astype(np.float64)
     ensure(np.isfinite(array).all(), f"{where}: {name} has numbers that are not finite.")
     return array

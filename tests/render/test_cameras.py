@@ -122,7 +122,7 @@ def test_poses_that_look_at_points():
     }.items():
         with pytest.raises(ValueError, match=words):
             cn.render.look_at(*arguments)
-    with pytest.raises(TypeError, match="target is 'x'; numbers"):
+    with pytest.raises(TypeError, match="target is 'x'; an array of numbers"):
         cn.render.look_at((0, 0, 1), "x")
 
 
@@ -132,7 +132,7 @@ def test_what_cameras_refuse(ns, backend):
     singular[0, 0] = 0
     for change, error, words in (
         ({"to_world": np.eye(3)}, ValueError, r"to_world has the shape \(3, 3\)"),
-        ({"to_world": "x"}, TypeError, "to_world is 'x'; numbers"),
+        ({"to_world": "x"}, TypeError, "to_world is 'x'; an array of numbers"),
         ({"to_world": np.empty((0, 4, 4))}, ValueError, "to_world has the shape"),
         ({"to_world": np.full((4, 4), np.nan)}, ValueError, "not finite"),
         ({"to_world": singular}, ValueError, r"to_world\[0\] is singular"),
@@ -210,7 +210,7 @@ def test_files_that_are_refused(tmp_path, backend):
         ({"w": 8, "h": 6, "frames": [{"file_path": "a", "transform_matrix": [1, 2]}]}, r"shape \(2,\); \(4, 4\) is"),
         (
             {"w": 8, "h": 6, "frames": [{"file_path": "a", "transform_matrix": [[1], [2, 3]]}]},
-            "matrix is .*numbers are",
+            "matrix is .*an array of numbers",
         ),
         ({"frames": several}, r"several sizes, \[\(4, 4\), \(8, 4\)\]"),
     ):
