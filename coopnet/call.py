@@ -89,7 +89,7 @@ class Call:
         flat = kinds.flat(parts)
         if any(dr.grad_enabled(v) for v in flat):
             self._gate = Gate()
-            even = kinds.even(flat, draws(self.key))
+            even = kinds.tracked_in_all_lanes(flat, draws(self.key))
             gated = iter(self._gate.enter([v for v in even if dr.grad_enabled(v)]))
             parts = kinds.split([next(gated) if dr.grad_enabled(v) else v for v in even], len(parts))
         return parts

@@ -150,8 +150,6 @@ class ActivationCache:
         """``rows`` with zeros for numbers that are not finite, and ``overflow`` with NaN for samples that have any."""
         uint32 = dr.uint32_array_t(rows.leaf)
         finite = dr.isfinite(rows.numbers)
-        if dr.width(overflow) == 1:
-            overflow = overflow + dr.zeros(rows.leaf, self.samples)
         sample = dr.arange(uint32, dr.width(rows.numbers)) // rows.columns
         dr.scatter(overflow, rows.leaf(dr.nan), sample, ~finite & (sample < self.samples))
         return rows.of(dr.select(finite, rows.numbers, 0)), overflow

@@ -17,7 +17,6 @@ Other kernels can add to banks, too: they override :meth:`BankOp.cotangents`, as
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -26,20 +25,17 @@ import drjit.nn as drnn
 
 from ..jit import views
 from ..jit.batch_size import batch_sample, pin_batch_size
-from ..jit.deferred import outside
 from ..jit.lanes import WARP, Warps, live, only
 from ..jit.layout import GAP, Accumulator
 from ..jit.masks import unmasked
 from ..jit.registers import with_room
 from ..jit.scopes import symbolic
-from ..random.key import Key
-from . import limits, loop_banks
+from . import limits
 from .activation_cache import with_bias
 from .affine import Affine, Weights
-from .modes import warn_stall
-from .network_op import NetworkOp, Plan
+from .chunks import of_words, words
+from .network_op import NetworkOp, in_use
 from .ops import Op, Tape, Visit, affine, matrices, rebase
-from .strategies import SCOPES, GradientScope, choose, spreads
 
 
 def banks_for(samples: int, most: int | None = None, share: int | None = None) -> int:
@@ -86,8 +82,8 @@ class BankOp(NetworkOp):
             which = None if which is None else lanes.widen([which])[0]
             if self.key is not None and samples != lanes.count:
                 # the lanes after the last sample may have any mask
-                index = lanes.number if self.key.index is None else lanes.widen(key_args[:1])[0]
-                key_args = [index, *(v if dr.width(v) == 1 else lanes.widen([v])[0] for v in key_args[1:])]
+                wide = [v if dr.width(v) == 1 else lanes.widen([v])[0] for v in key_args]
+                key_args = wide if self.key.index is not None else [wide[0], lanes.number, wide[2]]
         dxs = self._fill(sets, count, xs, dys, key_args, which)
         if lanes is not None:
             dxs = lanes.narrow(dxs)
@@ -126,7 +122,7 @@ class BankOp(NetworkOp):
         visit = self.adding(sets, k, ops)
 
         def back(xs: list, dys: list, key_args: list) -> list:
-            key = bank_key(key_args)
+            key = of_words(key_args)
             # masked lanes are evaluated at 0, since NaN times a gradient of 0 would be NaN
             xs = only(self.live(dys), xs)
             xs = with_room(xs, matrices(ops), in_use(ops, self.plan.vectors))
@@ -175,61 +171,14 @@ class BankOp(NetworkOp):
         """The outputs of network ``which`` for each sample, in a virtual call; ``networks`` differ in weights only."""
 
         def forth(ops: Sequence[Op]) -> Callable[[list, list], list]:
-            return lambda xs, key_args: self.plan.evaluate(ops, xs, bank_key(key_args)).flat()
+            return lambda xs, key_args: self.plan.evaluate(ops, xs, of_words(key_args)).flat()
 
         key_args = self._key_args(max(dr.width(v) for v in self.xs))
         return dr.switch(which, [forth(ops) for ops in networks], self.xs, key_args)
 
     def _key_args(self, samples: int) -> list:
         """The key as arguments of a call. There is no lane number in a call, so each sample's index is passed."""
-        if self.key is None:
-            return []
-        uint32 = dr.uint32_array_t(type(self.xs[0]))
-        key = self.key.traced(uint32)
-        return [key.words(uint32, samples)[0], key.step, key.seed]
-
-
-class ScopeBankOp(BankOp):
-    """:class:`BankOp` inside a symbolic loop or conditional: the banks are summed when it is left.
-
-    ``later`` are the :class:`Deferred` buffers of those ``buffers`` that need gradients. They receive the gradient.
-    Tangents come from ``buffers``: in Dr.Jit's forward mode, a loop depends on these only.
-    """
-
-    def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None, later: list) -> list:  # type: ignore[override]
-        self.spread = spreads(plan.situation)
-        if not self.spread:
-            return super().eval(plan, buffers, xs, key)
-        self.plan, self.buffers, self.xs, self.key = plan, buffers, xs, key
-        self.ops = rebase(plan.ops, plan.buffers, buffers)
-        # A call has registers of its own and costs little. Inlined in a long loop, above all one that traces rays, the
-        # network's vectors would be spilled by OptiX.
-        return self.called(dr.uint32_array_t(type(xs[0]))(0), [self.ops])
-
-    def pull_back(self, dys: list, samples: int) -> tuple[list, list | None]:
-        deferred = {i: outside(b) for i, b in enumerate(self.plan.buffers) if dr.grad_enabled(b)}
-        waits, context = all(d.waits() for d in deferred.values()), loop_banks.innermost()
-        collected = not waits and self.spread and context is not None and context.takes(self.plan.buffers)
-        where, _ = choose(SCOPES, GradientScope(waits, collected))
-        if where == "one buffer":
-            if self.plan.situation.cuda:
-                warn_stall(samples)
-            tape = self.plan.evaluate(self.plan.ops, only(live(dys), self.xs), self.key)
-            return self.plan.pullback(tape, dys, self.key, lambda op, *seen: op.multiplier.outer(op, *seen)), None
-        if where == "end of scope":
-            count = banks_in_scope(samples, self.plan.vectors) if self.spread else 1
-            shared: dict[int, Callable] = {i: d.once for i, d in deferred.items()}
-        else:
-            assert context is not None
-            count = context.banks or banks_in_scope(samples, self.plan.vectors, limits.BANKS_TURNS)
-            shared = {i: functools.partial(context.once, self.plan.buffers[i]) for i in deferred}
-        apart = tuple(v.offset for op in affine(self.ops) for v, _ in separate(op))
-        sets = []
-        for i, buffer in enumerate(self.buffers):
-            make = functools.partial(Banks, buffer, self.ops, count)
-            # All uses of the network in the scope share banks. Those of buffers without gradient are not read.
-            sets.append(shared[i]((count, apart), make) if i in shared else make())
-        return self._fill(sets, count, self.xs, dys, self._key_args(samples)), None
+        return words(self.key, dr.uint32_array_t(type(self.xs[0])), samples)
 
 
 class Banks:
@@ -334,17 +283,3 @@ def separate(op: Affine) -> list[tuple[Any, Accumulator]]:
         return []
     pairs = (op.weights, op.layout.matrix), (op.bias, op.layout.bias)
     return [(own, accumulator) for own, accumulator in pairs if own is not None and accumulator is not None]
-
-
-def bank_key(args: list) -> Key | None:
-    """The key of :meth:`BankOp._key_args`."""
-    return Key(args[2], args[0], args[1]) if args else None
-
-
-def in_use(ops: Sequence[Op], vectors: int) -> int:
-    """Number of components in registers at a time in the backward pass of ``vectors`` vectors.
-
-    They are the inputs of all affine ops, and the cotangents of one.
-    """
-    shapes = [view.shape for view in matrices(ops)]
-    return vectors * (sum(columns for _, columns in shapes[1:]) + max(map(max, shapes), default=0))

@@ -33,7 +33,7 @@ class Chunk:
 
     def key(self, words: Sequence[Any]) -> Key | None:
         """The chunk's part of a key, whose :func:`words` are given."""
-        return Key(*map(self.part, words)) if words else None
+        return of_words([self.part(v) for v in words])
 
     def put(self, whole: Sequence[Any], parts: Sequence[Any]) -> None:
         """Write ``parts`` of the chunk to their places in the arrays ``whole``."""
@@ -64,3 +64,8 @@ def words(key: Key | None, uint32: type, samples: int) -> list[Any]:
         return []
     key = key.traced(uint32)  # with Python numbers, every seed would need another kernel
     return [key.seed, key.words(uint32, samples)[0], key.step]
+
+
+def of_words(words: Sequence[Any]) -> Key | None:
+    """The inverse of :func:`words`."""
+    return Key(*words) if words else None

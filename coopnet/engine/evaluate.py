@@ -14,14 +14,15 @@ from ..jit.deferred import outside
 from ..jit.kinds import UnpackedVector, flat, of_width, packed, split
 from ..jit.masks import unmasked
 from ..jit.native import core
-from ..jit.registers import ALL, in_order, in_separate_blocks
+from ..jit.registers import in_order, in_separate_blocks
 from ..jit.scopes import frozen, inside_call, symbolic
 from ..random.key import Key
 from . import external_products
-from .banks import BankOp, ScopeBankOp
-from .inner_loss import InnerLossOp, inner_loss
+from .banks import BankOp
+from .inner_loss import InnerLossOp, loss_of
 from .input_op import InputOp
 from .lane_sums import LaneSumOp
+from .loop_banks import ScopeBankOp
 from .modes import forced_path, is_deterministic, only_traced, warn_stall
 from .multipliers import for_backward, unrolled, with_copies, with_transposed
 from .network_op import NetworkOp, Plan, in_room
@@ -32,7 +33,7 @@ from .spill import SpillOp
 from .stack import evaluate as evaluate_lanes
 from .stack import stacked
 from .store import StoreOp, evaluate_between_kernels, slopes
-from .strategies import EVALUATION, GRADIENTS, LOSSES, SLOPES, StepLoss, choose, tangents_apart
+from .strategies import EVALUATION, GRADIENTS, LOSSES, SLOPES, StepLoss, choose, tangents_apart, tangents_at_a_time
 
 
 def evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
@@ -48,7 +49,7 @@ def evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
 
 def _evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
     s = situation_of(ops, x)
-    if len(x) > 1 and len(x) - 1 > (limit := _tangents(s, len(x[0]))):
+    if len(x) > 1 and len(x) - 1 > (limit := tangents_at_a_time(s, len(x[0]))):
         return _in_parts(ops, x, key, limit, s)
     x = varying(_widened(x, s.samples), next(iter(s.network.buffers), None))
     way, _ = choose(GRADIENTS if s.weights else EVALUATION, s)
@@ -85,12 +86,13 @@ def _by_drjit(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
         return in_room(plan.ops, x, key).y
     xs = flat(x)
     x = [UnpackedVector(v) for v in split(computed(xs, xs), len(x))]
-    return plan.split(computed(in_room(plan.ops, x, key).flat(), xs))
+    y = in_room(plan.ops, x, key).flat()
+    return plan.split(computed(y, y))
 
 
 def _differentiable(way: str, plan: Plan, x: Bundle, key: Key | None) -> Bundle:
     """Evaluate a network as a custom operation of Dr.Jit."""
-    loss, operation = inner_loss(plan.ops), OPERATIONS[way]
+    loss, operation = loss_of(plan.ops), OPERATIONS[way]
     if loss is not None and choose(LOSSES, StepLoss(way))[0] == "inside":
         operation, plan.loss, loss.taken = InnerLossOp, loss, True
     inputs: list[Any] = [plan, plan.buffers, flat(x), key]
@@ -122,14 +124,6 @@ WAYS: dict[str, Callable[[Plan, Bundle, Key | None], Bundle]] = {
     "builtin": _by_drjit,
     **{way: functools.partial(_differentiable, way) for way in OPERATIONS},
 }
-
-
-def _tangents(s: Situation, components: int) -> int:
-    """How many tangents to compute at a time: on GPUs, as many as fit into the registers besides the value.
-
-    On CPUs all: they spill vectors to the cache, which is cheap.
-    """
-    return max(1, ALL // max(components, s.network.width) - 1) if s.cuda else s.vectors - 1
 
 
 def _in_parts(ops: Sequence[Op], x: Bundle, key: Key | None, most: int, s: Situation) -> Bundle:

@@ -60,10 +60,11 @@ def explain(
     ``fit``; ``itemsize`` is the bytes of a spilled number.
     """
     which = dr.JitBackend.CUDA if backend == "cuda" else dr.JitBackend.LLVM
+    caller = frozen and fit and library(which)
     s = Situation(
         Network(ops), which, samples, lanes=core.llvm_lanes(), symbolic=symbolic(), frozen=frozen,
-        deterministic=is_deterministic(), forced=forced_path(), caller=frozen and fit and library(which),
-        runs=steps, stored_lanes=core.stored_lanes(),
+        deterministic=is_deterministic(), forced=forced_path(), caller=caller, runs=steps if caller else 0,
+        stored_lanes=core.stored_lanes(),
     )  # fmt: skip
     way, reason = choose(GRADIENTS, s)
     path = "banks" if way == "loop banks" else way

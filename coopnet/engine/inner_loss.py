@@ -32,9 +32,9 @@ class InnerLoss:
 
     def __init__(self, ops: Sequence[Op], function: Callable, inputs: Sequence[Any], straight: bool):
         self.ops, self.function, self.inputs, self.straight = ops, function, list(inputs), straight
-        #: ``taken``: will the backward pass of the network compute the losses? If so, set ``cotangent`` (one entry) and
-        #: ``share`` before it; their product is the cotangent of every loss. ``losses`` are set by it.
-        self.taken, self.cotangent, self.share, self.losses = False, None, 1.0, None
+        #: ``taken``: will the backward pass of the network compute the losses? If so, set ``cotangent``, one number for
+        #: all losses, before it; it sets ``losses``.
+        self.taken, self.cotangent, self.losses = False, None, None
 
     def differentiate(self, outputs: list, inputs: list, cotangent: Any) -> tuple[Any, list]:
         """The losses, and the cotangents of ``outputs``, which are zero where the cotangent of the loss is."""
@@ -42,7 +42,7 @@ class InnerLoss:
             outputs = [dr.detach(v) for v in outputs]
             dr.enable_grad(outputs)
             losses = self.function(outputs, inputs)
-            dr.set_grad(losses, cotangent * self.share)
+            dr.set_grad(losses, cotangent)
             dr.enqueue(dr.ADMode.Backward, losses)
             dr.traverse(dr.ADMode.Backward)
             return dr.detach(losses), [dr.select(cotangent == 0, 0, dr.grad(v)) for v in outputs]
@@ -73,7 +73,7 @@ class InnerLossOp(BankOp):
 loss_inside = Context("inner loss")
 
 
-def inner_loss(ops: Sequence[Op]) -> InnerLoss | None:
+def loss_of(ops: Sequence[Op]) -> InnerLoss | None:
     """The loss of the innermost context if it belongs to ``ops``, or ``None``."""
     loss = loss_inside.get()
     return loss if loss is not None and loss.ops is ops else None

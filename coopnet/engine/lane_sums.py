@@ -3,7 +3,7 @@ r"""Weight gradients that the lanes of a CPU's kernel sum up, each over samples 
 Lane :math:`l` of :math:`L` visits the samples :math:`l, l + L, l + 2 L, \dots` in a loop. It keeps the activations and
 cotangents of a few samples in local memory. Then it adds their outer products to a gradient of its own, also in local
 memory, a block of 4 by 4 entries at a time in registers. The gradients of all lanes are written and summed at the end.
-A packet of numbers in local memory has one place, because Dr.Jit finds each place by a reduction over lanes.
+Local memory is read and written in groups of numbers, because every access costs a reduction over lanes.
 
 Where samples are spilled instead, Dr.Jit writes every number of a row by an instruction of its own, and its matrix
 product copies both operands first. For short vectors, both take longer than the network.
@@ -27,11 +27,12 @@ from .affine import Affine
 from .chunks import Chunk, words
 from .network_op import NetworkOp, Plan
 from .ops import Op, affine
-from .products import unpacked
+from .products import write_packed
 
 #: Rows and columns of a block of a gradient.
 SIDE = 4
-#: The most lanes that a CPU computes at once: with a multiple of them, none is idle. Another number changes bits.
+#: The most lanes that a CPU computes at once: with a multiple of them, none is idle. Another number
+#: changes the order of sums, and so their last bits.
 LANES_OF_A_PACKET = 16
 
 
@@ -123,7 +124,7 @@ class LaneSumOp(NetworkOp):
         for uses in parts.values():
             m = uses[0][0]
             total = sum((t for _, t in uses[1:]), uses[0][1])
-            unpacked(m.op, "both", functools.partial(m.entry, total), gradient)
+            write_packed(m.op, "both", functools.partial(m.entry, total), gradient)
         return gradient
 
 

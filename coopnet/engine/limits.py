@@ -1,7 +1,8 @@
 """Every measured constant of the engine: its unit, what it limits, and the benchmark that measured it.
 
-Only :mod:`.strategies` compares the constants that decide between ways. The others limit how much is done at a time.
-All are read from this module at every use, so that tests can set them.
+:mod:`.strategies` compares the constants that decide between ways. The others limit how much is done at a time. All
+are read from this module at every use, so that tests can set them. Ways of matrices are cached: call
+``strategies.way_of.cache_clear()`` after setting one.
 """
 
 from __future__ import annotations
@@ -65,9 +66,12 @@ LANE_BYTES = 1 << 20 if sys.platform == "linux" else 256 << 10
 #: Fewest lanes of a CPU's vectors, and fewest samples, for which this is faster than products
 #: (benchmarks/own_steps.py). With 8 lanes, it is no faster at most widths.
 LANE_WIDTH, LANE_SUM_SAMPLES = 16, 1 << 13
-#: Lanes among which the samples of a batch are divided at most, samples of a lane at least, and samples of which a lane
-#: keeps activations.
-LANES, LANE_TURNS, LANE_SAMPLES = 1024, 64, 8
+#: Most lanes among which the samples of a batch are divided.
+LANES = 1024
+#: Fewest samples of a lane.
+LANE_TURNS = 64
+#: Samples of which a lane keeps activations at a time.
+LANE_SAMPLES = 8
 #: Fewest samples for which copying a network's matrices pays.
 COPIES_SAMPLES = 512
 

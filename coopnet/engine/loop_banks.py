@@ -7,14 +7,23 @@ loop that could sum the banks. They are summed when the context :func:`collectin
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import drjit as dr
 
 from ..context import Context
+from ..jit.deferred import outside
+from ..jit.lanes import live, only
 from ..jit.scopes import frozen
+from ..random.key import Key
 from . import limits
+from .banks import BankOp, Banks, banks_in_scope, separate
+from .modes import warn_stall
+from .network_op import Plan
+from .ops import affine, rebase
+from .strategies import SCOPES, GradientScope, choose, spreads
 
 
 class LoopBanks:
@@ -81,3 +90,46 @@ def collecting(banks: LoopBanks) -> Iterator[None]:
     with _collecting(banks), dr.isolate_grad():
         yield
         banks.finish()
+
+
+class ScopeBankOp(BankOp):
+    """:class:`BankOp` inside a symbolic loop or conditional: the banks are summed when it is left.
+
+    ``later`` are the :class:`Deferred` buffers of those ``buffers`` that need gradients. They receive the gradient.
+    Tangents come from ``buffers``: in Dr.Jit's forward mode, a loop depends on these only.
+    """
+
+    def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None, later: list) -> list:  # type: ignore[override]
+        self.spread = spreads(plan.situation)
+        if not self.spread:
+            return super().eval(plan, buffers, xs, key)
+        self.plan, self.buffers, self.xs, self.key = plan, buffers, xs, key
+        self.ops = rebase(plan.ops, plan.buffers, buffers)
+        # A call has registers of its own and costs little. Inlined in a long loop, above all one that traces rays, the
+        # network's vectors would be spilled by OptiX.
+        return self.called(dr.uint32_array_t(type(xs[0]))(0), [self.ops])
+
+    def pull_back(self, dys: list, samples: int) -> tuple[list, list | None]:
+        deferred = {i: outside(b) for i, b in enumerate(self.plan.buffers) if dr.grad_enabled(b)}
+        waits, context = all(d.waits() for d in deferred.values()), innermost()
+        collected = not waits and self.spread and context is not None and context.takes(self.plan.buffers)
+        where, _ = choose(SCOPES, GradientScope(waits, collected))
+        if where == "one buffer":
+            if self.plan.situation.cuda:
+                warn_stall(samples)
+            tape = self.plan.evaluate(self.plan.ops, only(live(dys), self.xs), self.key)
+            return self.plan.pullback(tape, dys, self.key, lambda op, *seen: op.multiplier.outer(op, *seen)), None
+        if where == "end of scope":
+            count = banks_in_scope(samples, self.plan.vectors) if self.spread else 1
+            shared: dict[int, Callable] = {i: d.once for i, d in deferred.items()}
+        else:
+            assert context is not None
+            count = context.banks or banks_in_scope(samples, self.plan.vectors, limits.BANKS_TURNS)
+            shared = {i: functools.partial(context.once, self.plan.buffers[i]) for i in deferred}
+        apart = tuple(v.offset for op in affine(self.ops) for v, _ in separate(op))
+        sets = []
+        for i, buffer in enumerate(self.buffers):
+            make = functools.partial(Banks, buffer, self.ops, count)
+            # All uses of the network in the scope share banks. Those of buffers without gradient are not read.
+            sets.append(shared[i]((count, apart), make) if i in shared else make())
+        return self._fill(sets, count, self.xs, dys, self._key_args(samples)), None

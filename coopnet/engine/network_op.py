@@ -120,3 +120,12 @@ def in_room(
         longest = max((max(view.shape) for view in views), default=0)
         x = [drnn.CoopVec(with_room(x[0], views, len(x) * max(len(x[0]), longest))), *x[1:]]
     return evaluate(ops, x, key, store, ordered)
+
+
+def in_use(ops: Sequence[Op], vectors: int) -> int:
+    """Number of components in registers at a time in the backward pass of ``vectors`` vectors.
+
+    They are the inputs of all affine ops, and the cotangents of one.
+    """
+    shapes = [view.shape for view in matrices(ops)]
+    return vectors * (sum(columns for _, columns in shapes[1:]) + max(map(max, shapes), default=0))

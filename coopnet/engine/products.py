@@ -39,7 +39,7 @@ class Product:
         """The operands' numbers."""
         return self.cotangent.numbers, self.activation.numbers
 
-    def unpack(self, product: Any, total: Any) -> None:
+    def write(self, product: Any, total: Any) -> None:
         """Write ``product``, which has padding, to its places in ``total``, a packed gradient."""
         a, b = self.cotangent, self.activation
 
@@ -47,10 +47,10 @@ class Product:
             at = [a.place(row, k) * b.width + b.place(column, k) for k in range(a.together)]
             return sum(dr.gather(type(product), product, i) for i in at)
 
-        unpacked(self.op, self.of, entry, total)
+        write_packed(self.op, self.of, entry, total)
 
 
-def unpacked(op: Affine, of: str, entry: Callable[[Any, Any], Any], total: Any) -> None:
+def write_packed(op: Affine, of: str, entry: Callable[[Any, Any], Any], total: Any) -> None:
     """Write ``entry(row, column)`` of a gradient to its places in ``total``, a packed gradient; ``of`` as for
     :class:`Product`.
     """
@@ -104,7 +104,7 @@ class Sums:
             if part or (whole and not entries):
                 gradients.append(dr.zeros(type(like), dr.width(like)))
             for p, product in part:
-                p.unpack(product, gradients[-1])
+                p.write(product, gradients[-1])
         return sum(gradients[1:], gradients[0])
 
 

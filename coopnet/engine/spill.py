@@ -25,9 +25,8 @@ from ..random.key import Key
 from . import external_products
 from .activation_cache import ActivationCache, chunk_size, with_bias
 from .affine import Affine
-from .banks import in_use
 from .chunks import chunks
-from .network_op import NetworkOp, Plan
+from .network_op import NetworkOp, Plan, in_use
 from .ops import Op, Tape, matrices
 from .products import Product, Sums, vectors_together, who_multiplies
 from .row_vectors import Rows, spilled
@@ -42,8 +41,6 @@ class SpillOp(NetworkOp):
     def pull_back(self, dys: list, samples: int) -> tuple[list, list | None]:
         # the cache serves one backward pass; another one through the same graph computes activations again
         cache, self.cache = self.cache, None
-        if cache is not None and cache.samples != samples:
-            cache = None
         itemsize = dr.itemsize_v(spilled(type(dys[0])))
         chunk, sums = chunk_size(self.ops, samples, itemsize, self.plan.vectors), Sums()
         if cache is None and chunk < samples:

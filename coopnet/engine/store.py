@@ -4,8 +4,8 @@ If weights need no gradients, there are no products over samples.
 
 On GPUs, it is used if the vectors of a network do not fit into the registers of one kernel for both passes, and where
 outer products would compile for too long. On CPUs, it is used for wide layers, which are multiplied between kernels
-(:class:`~.multipliers.BetweenKernels`). Activations
-between two such layers are applied to the rows in place (:class:`~.row_vectors.RowVector`).
+(:class:`~.multipliers.BetweenKernels`). Activations between two such layers are applied to the rows in place
+(:class:`~.row_vectors.RowVector`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .network_op import Plan
 from .ops import Bundle, Op, Store, affine
 from .row_vectors import Rows, RowVector, columns
 from .spill import SpillOp, back_from
-from .strategies import long_vectors
+from .strategies import needs_transposed
 
 
 class StoreOp(SpillOp):
@@ -38,8 +38,7 @@ class StoreOp(SpillOp):
     """
 
     def prepared(self, ops: Sequence[Op]) -> tuple[Sequence[Op], Store | None]:
-        s = self.plan.situation
-        if s.cuda and long_vectors(s):
+        if needs_transposed(self.plan.situation):
             ops = with_transposed(ops)
         self.cache = ActivationCache.make(self.plan, ops, self.xs, self.key)
         return (ops, None) if self.cache is None else (self.cache.ops, self.cache.write)
@@ -53,11 +52,11 @@ class StoreOp(SpillOp):
         return self.cache.filled(y)
 
     def stored(self, xs: list, key: Key | None) -> ActivationCache | None:
-        """A filled cache for another backward pass or a chunk of the samples; ``None`` on GPUs with short vectors.
+        """A filled cache for another backward pass or a chunk of the samples.
 
-        Otherwise, filling it is faster than one kernel for both passes.
+        ``None`` on GPUs with short vectors, for which one kernel for both passes is faster than filling a cache.
         """
-        if self.plan.situation.cuda and not long_vectors(self.plan.situation):
+        if self.plan.situation.cuda and not needs_transposed(self.plan.situation):
             return None
         cache = ActivationCache.make(self.plan, self.ops, xs, key, brief=True)
         if cache is not None:

@@ -1,8 +1,8 @@
 """How the engine chooses its ways: an ordered table for each question.
 
 The first row whose condition holds is chosen. :func:`coopnet.engine.evaluate`, :func:`coopnet.engine.input_gradient`,
-training and ``field.explain`` read these tables. No other code of the engine chooses a way of computing a network or
-its gradients. The documentation prints the tables.
+training and ``field.explain`` read these tables, and the documentation prints them. Other code of the engine asks the
+functions here, or follows what was chosen.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import drjit as dr
 
+from ..jit.registers import ALL
 from . import limits
 from .modes import PATHS
 from .situation import Situation
@@ -97,7 +98,14 @@ def caller_multiplies(s: Situation) -> bool:
 
 def worth_launching(s: Situation) -> bool:
     """Do several kernels instead of one pay on a GPU?"""
-    return s.samples >= limits.LAUNCHES_SAMPLES and not s.symbolic
+    return s.samples >= limits.LAUNCHES_SAMPLES and not (s.symbolic or s.only_traced)
+
+
+def tangents_at_a_time(s: Situation, components: int) -> int:
+    """How many tangents of ``components`` inputs are computed at a time: on GPUs, as many as fit into the registers
+    besides the value. On CPUs all: they spill vectors to the cache, which is cheap.
+    """
+    return max(1, ALL // max(components, s.network.width) - 1) if s.cuda else s.vectors - 1
 
 
 def tangents_apart(s: Situation) -> bool:
@@ -106,6 +114,11 @@ def tangents_apart(s: Situation) -> bool:
     In one kernel, OptiX would interleave them. If gradients are needed, values are evaluated anyway.
     """
     return not (s.stacked or s.weights or s.inputs) and worth_launching(s)
+
+
+def needs_transposed(s: Situation) -> bool:
+    """Does a GPU's backward pass read transposed copies of the network's matrices, in kernels of its own?"""
+    return s.cuda and long_vectors(s)
 
 
 def reads_transposed(shape: tuple[int, int]) -> bool:
@@ -195,7 +208,6 @@ GRADIENTS = (
         "sums in a thread's memory are faster than writing rows and multiplying them",
     ),
     Row("store", wide, "wide layers are multiplied faster between kernels than in one"),
-    Row("spill", worth_unrolling, _UNROLLED),
     Row("spill", lambda s: not s.cuda, "matrix products are the fastest way on the CPU, and reproducible"),
     Row("store", lambda s: s.deterministic and long_vectors(s), _ORDER),
     Row("spill", lambda s: s.deterministic, _ORDER),

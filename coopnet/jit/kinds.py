@@ -160,7 +160,7 @@ def of_width(v: Any, lanes: int) -> Any:
     return v if dr.width(v) == lanes else v + dr.zeros(type(v), lanes)
 
 
-def even(parts: list, lanes: int = 1) -> list:
+def tracked_in_all_lanes(parts: list, lanes: int = 1) -> list:
     """``parts``; those with one lane that track gradients are broadcast to the width of the others, or to ``lanes``.
 
     As components of a cooperative vector, they would get a gradient with an entry for every lane, which Dr.Jit does not

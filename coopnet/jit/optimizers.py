@@ -179,15 +179,15 @@ def opaque_rate(leaf: type, lr: Any) -> Any:
     return leaf(lr) if isinstance(lr, dr.ArrayBase) else dr.opaque(leaf, lr)
 
 
-class Remembering(dropt.Optimizer):
-    """Base of new optimizers. :meth:`_start` returns the first memory of a parameter."""
+class NewOptimizer(dropt.Optimizer):
+    """Base of optimizers that Dr.Jit does not have."""
 
-    def _start(self, name: str, value: Any) -> Any:
+    def _first_memory(self, name: str, value: Any) -> Any:
         """The first memory of the parameter ``name``, whose flat value is ``value``: a PyTree."""
         raise NotImplementedError
 
     def _reset(self, name: str, value: Any, promoted: bool, /) -> None:
-        self.state[name] = value, promoted, None, self._start(name, dr.detach(value).array)
+        self.state[name] = value, promoted, None, self._first_memory(name, dr.detach(value).array)
 
 
 class Extension(dropt.Optimizer):

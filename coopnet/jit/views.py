@@ -61,6 +61,6 @@ def rows(view: Any, start: int, stop: int) -> Any:
     return changed(view, shape=(count, columns), offset=offset, size=count * view.stride)
 
 
-def packed(module: Any) -> str | None:
+def packed_attribute(module: Any) -> str | None:
     """Name of the attribute in which ``drjit.nn.pack`` keeps the buffer of all matrices of ``module``, if it does."""
     return "_packed_buffer" if getattr(module, "_packed_buffer", None) is not None else None

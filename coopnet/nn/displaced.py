@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Sequence
 from reprlib import recursive_repr
 from typing import Any
@@ -18,6 +17,7 @@ from ..kernels.drawn_grid import DrawnFeatureGrid
 from ..kernels.grid import FeatureGrid, Level
 from ..random.key import Key
 from .activations import Identity
+from .arguments import arguments, block
 from .drawn import Drawn, ParameterArray
 from .encoding import Encoding
 from .module import Module, contained
@@ -77,7 +77,7 @@ class Displaced(Drawn, Encoding):
         check_type("Displaced", "key", key, (Key, type(None)), "a coopnet.Key or None")
         if key is None:
             return self.encoding(x)
-        (displaced,) = self._displaced(kinds.even(kinds.rows(x, self._check(x))), [], key)
+        (displaced,) = self._displaced(kinds.tracked_in_all_lanes(kinds.rows(x, self._check(x))), [], key)
         return self.encoding(contained(displaced, x), key)
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
@@ -144,5 +144,4 @@ class Displaced(Drawn, Encoding):
 
     @recursive_repr()
     def __repr__(self) -> str:
-        inner = textwrap.indent(f"encoding={self.encoding!r},\nsides={self.sides},\nstream={self.stream}", "  ")
-        return f"Displaced(\n{inner}\n)"
+        return block(self, (f"{name}={value!r}" for name, value in arguments(self).items()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import textwrap
 from reprlib import recursive_repr
 from typing import Any
 
@@ -17,6 +16,7 @@ from ..jit.unpacked import Unpacked
 from ..kernels.drawn_grid import DrawnFeatureGrid
 from ..random.key import Key
 from ..random.normal import of_parameters
+from .arguments import arguments, block
 from .encoding import Encoding
 from .lattice import Lattice
 from .linear import Linear
@@ -89,7 +89,7 @@ class DrawnGrid(Drawn, Encoding):
 
     @recursive_repr()
     def __repr__(self) -> str:
-        return _shown(self, grid=self.grid, stream=self.stream)
+        return block(self, (f"{name}={value!r}" for name, value in arguments(self).items()))
 
 
 class DrawnLinear(Drawn, Module):
@@ -182,9 +182,4 @@ class DrawnLinear(Drawn, Module):
 
     @recursive_repr()
     def __repr__(self) -> str:
-        return _shown(self, linear=self.linear, factor=self.factor, scale=self.scale, stream=self.stream)
-
-
-def _shown(layer: Any, **parts: Any) -> str:
-    lines = ",\n".join(f"{name}={part!r}" for name, part in parts.items())
-    return f"{type(layer).__name__}(\n" + textwrap.indent(lines, "  ") + "\n)"
+        return block(self, (f"{name}={value!r}" for name, value in arguments(self).items()))

@@ -58,7 +58,7 @@ class Encoding(Module):
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
         drawn = self._drawn(key)
-        parts = kinds.even(kinds.rows(x, drawn._check(x)))
+        parts = kinds.tracked_in_all_lanes(kinds.rows(x, drawn._check(x)))
         leaf, wide = _types(parts)
         features = [leaf(f) for f in drawn._features([wide(v) for v in parts])]
         return features if isinstance(x, tuple) else contained(features, x)

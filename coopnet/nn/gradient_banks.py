@@ -21,9 +21,9 @@ def gradient_banks(*fields: Any, banks: int | None = None) -> contextlib.Abstrac
 
     Loops that differentiate each iteration separately, such as the adjoint of path replay backpropagation (Vicini et
     al. 2021), accumulate the gradients of weights inside the loop. Without this context they add up in one buffer in
-    half precision, where a sum of more than about 2^13 increments of one sign stops growing. Within it, lane :math:`i`
-    of :math:`N` adds to the accumulator :math:`\lfloor i K / N \rfloor` of :math:`K`; on leaving the context, the
-    accumulators are summed in single precision and added to the weights' gradients. These are complete only then.
+    half precision, where a sum of more than about 2^13 increments of one sign stops growing. Within it, warp :math:`w`
+    of 32 lanes adds to accumulator :math:`w \bmod K` of :math:`K`; on leaving the context, the accumulators are summed
+    in single precision and added to the weights' gradients. These are complete only then.
 
     The networks may be evaluated anywhere in the body of the loop, also by functions that it calls. Other networks, and
     gradients taken outside symbolic loops, are not affected. Virtual calls have no lane numbers, so gradients there

@@ -193,6 +193,8 @@ def check_input(layer: drnn.Linear, features: int, leaf: type) -> None:
 
 def check_precision(leaf: type, where: str) -> None:
     """Raise ``TypeError`` if the backend cannot multiply packed weights of ``leaf``: on CUDA, only half is possible."""
+    if dr.itemsize_v(leaf) == 8:
+        raise TypeError(f"{where}: the packed weights are Float64; cooperative vectors are half or single precision.")
     if dr.backend_v(leaf) == dr.JitBackend.CUDA and not dr.is_half_v(leaf):
         raise TypeError(
             f"{where}: the packed weights are {dr.type_v(leaf).name}, but CUDA's cooperative vectors multiply half "

@@ -19,7 +19,7 @@ from ..checks import check, check_same_backend, check_type, ensure, entries, is_
 from ..checks.sizes import MAX_ENTRIES, check_entries, check_layers
 from ..engine import evaluate
 from ..jit import kinds
-from ..jit.views import changed, packed
+from ..jit.views import changed, packed_attribute
 from ..random.key import Key
 from .arguments import arguments
 from .parameters import find, listed, parameters
@@ -261,7 +261,7 @@ class Module(drnn.Module):
         slots: dict[str, tuple[Any, str]] = {}
         for name, owner, attribute in walk(self, getattr(self, "prefix", "")):
             if attribute is None:
-                if (attribute := packed(owner)) is not None:
+                if (attribute := packed_attribute(owner)) is not None:
                     slots[f"{name}.weights" if name else "weights"] = owner, attribute
             elif not isinstance(getattr(owner, attribute), drnn.MatrixView):
                 slots[name] = owner, attribute
@@ -283,7 +283,7 @@ class Module(drnn.Module):
     def _put(self, key: str, owner: Any, attribute: str, value: Any) -> None:
         current = getattr(owner, attribute)
         value = _as_parameter(value, current, f"{type(self).__name__}: parameter {shown(key)}")
-        if attribute == packed(owner):
+        if attribute == packed_attribute(owner):
             current[:] = value  # in place, since the layers' views refer to this array object
         else:
             setattr(owner, attribute, value)

@@ -156,7 +156,7 @@ class SparseProjection(Encoding):
         if kind == kinds.TENSOR:
             return type(x)(product(signs, x.array, samples), (signs.rows, samples))
         # the adjoint of a broadcast is a sum, which Dr.Jit computes here
-        parts = [v if dr.width(v) == samples else v + dr.zeros(leaf, samples) for v in kinds.components(x)]
+        parts = [kinds.of_width(v, samples) for v in kinds.components(x)]
         parts = (additions if few else product)(signs, parts, samples)
         return kinds.rebuild(parts, x) if isinstance(x, (drnn.CoopVec, list, tuple)) else kinds.nested(parts)
 

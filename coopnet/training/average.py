@@ -14,7 +14,7 @@ from ..backend.transfer import NUMPY
 from ..checks import check, check_flag, check_type, ensure, is_number
 from ..nn import Module
 from ..nn.parameters import like
-from .gradients import arrays
+from .gradients import parameter_arrays
 from .optimizers import Extended
 
 #: Name of the total weight among the averages, which no parameter can have.
@@ -57,7 +57,7 @@ class EMA:
         if net is None:  # only while Dr.Jit rebuilds the PyTree
             return
         check_type("EMA", "net", net, Module, "a coopnet Module")
-        for name, value in arrays("EMA", net).items():
+        for name, value in parameter_arrays("EMA", net).items():
             flat = dr.detach(value).array
             single = dr.float32_array_t(type(flat))
             # a copy: if the average and the parameter were one array at first, the step would be recorded again later
@@ -85,7 +85,7 @@ class EMA:
 
         >>> ema.update(opt)
         """
-        values = arrays("EMA.update", params)
+        values = parameter_arrays("EMA.update", params)
         share: Any = 1 - self.decay
         if self.total is not None:
             self.total = self.total * self.decay + share

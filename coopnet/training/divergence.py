@@ -149,7 +149,7 @@ class DivergenceMonitor(Hook):
 
 def not_finite(values: dict[str, Any]) -> list[str]:
     """Which of ``values``, arrays or PyTrees of them, hold numbers that are not finite."""
-    masks = {name: [~dr.isfinite(v) for v in arrays(value)] for name, value in values.items()}
+    masks = {name: [~dr.isfinite(v) for v in float_arrays(value)] for name, value in values.items()}
     dr.eval(masks)
     counts = {name: sum(map(dr.count, parts)) for name, parts in masks.items() if parts}
     total: Any = sum(counts.values())
@@ -158,7 +158,7 @@ def not_finite(values: dict[str, Any]) -> list[str]:
     return [name for name, count in counts.items() if count.numpy()[0]]
 
 
-def arrays(tree: Any) -> list[Any]:
+def float_arrays(tree: Any) -> list[Any]:
     """The floating point arrays in a PyTree, flat and without their gradients."""
     flat = (dr.detach(v.array if dr.is_tensor_v(v) else v) for v in leaves(tree) if dr.is_float_v(v))
     return [v for v in flat if dr.width(v)]

@@ -99,7 +99,7 @@ def fit(
             without it; checkpoints keep it beside the field.
         loss_scale: factor of the loss if gradients are in half precision, whose range is 6e-8 to 65504
             (Micikevicius et al. 2018). Steps that overflow are skipped, and halve the factor. ``None`` begins at 65536
-            and doubles it after 2000 steps without an overflow; a number is never increased.
+            and doubles it at every step after 2000 without an overflow, up to 2^40; a number is never increased.
         metric: called as ``metric(field)`` every ``metric_every`` steps and at the end, by process 0 only; returns a
             float, such as the PSNR on held-out data.
         higher_is_better: direction of the metric.

@@ -83,12 +83,12 @@ def gradients(where: str, params: Any) -> Iterator[tuple[Any, Any]]:
     """Pairs of every array of :func:`arrays` and its flat gradient. The gradients are scheduled, to be evaluated
     together.
     """
-    pairs = [(value, dr.grad(value).array) for value in arrays(where, params).values()]
+    pairs = [(value, dr.grad(value).array) for value in parameter_arrays(where, params).values()]
     dr.schedule(pairs)
     return iter(pairs)
 
 
-def arrays(where: str, params: Any) -> dict[str, Any]:
+def parameter_arrays(where: str, params: Any) -> dict[str, Any]:
     """The arrays of a network or optimizer by name; raises if ``params`` has another type, or has none."""
     check_type(where, "params", params, (Module, Optimizer), "a coopnet Module or a drjit.opt optimizer")
     parameters = values(params) if isinstance(params, Optimizer) else dict(params)

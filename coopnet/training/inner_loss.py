@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import numbers
 from collections.abc import Callable
 from typing import Any
@@ -17,10 +18,13 @@ from .losses import components
 
 def samplewise(loss: Callable) -> bool:
     """Is ``loss`` marked as a function that treats every sample separately, and depends on its arguments only?"""
-    return getattr(getattr(loss, "func", loss), "samplewise", False)
+    if isinstance(loss, functools.partial):
+        given = [*loss.args, *loss.keywords.values()]
+        return samplewise(loss.func) and all(isinstance(v, numbers.Real) for v in given)
+    return getattr(loss, "samplewise", False)
 
 
-def inner_loss(field: NeuralField, loss: Callable, drawn: Any, straight: bool) -> InnerLoss | None:
+def loss_in_kernel(field: NeuralField, loss: Callable, drawn: Any, straight: bool) -> InnerLoss | None:
     """``loss`` for the batch ``drawn``, as a function of the network's outputs; ``None`` if it depends on anything
     else. ``straight``: was the batch traced without symbolic loops, conditionals and calls?
     """

@@ -48,3 +48,5 @@ DIVERGED_STEPS = 64
 #: The first loss scale, as in ``drjit.opt.GradScaler``; the factors by which it grows and shrinks; and the number of
 #: steps without an overflow after which it grows.
 SCALE_START, SCALE_GROWTH, SCALE_BACKOFF, SCALE_STEPS = 65536.0, 2.0, 0.5, 2000
+#: Largest factor that it grows to. Gradients that are all zero never overflow, and must not make it infinite.
+SCALE_MOST = 2.0**40

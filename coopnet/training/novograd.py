@@ -9,13 +9,13 @@ import drjit as dr
 from drjit.opt import LearningRate
 
 from ..checks import check, check_above, check_flag, check_number, check_type, is_number
-from ..jit.optimizers import Remembering, opaque_rate
+from ..jit.optimizers import NewOptimizer, opaque_rate
 from ..nn import Module
 from .optimizers import Extended, check_parameters, is_matrix
 from .weights import layer_numbers
 
 
-class Novograd(Extended, Remembering):
+class Novograd(Extended, NewOptimizer):
     r"""Adam with one second moment for each layer, and momentum of the normalized gradients (Ginsburg et al. 2019), as
     in tiny-cuda-nn:
 
@@ -79,7 +79,7 @@ class Novograd(Extended, Remembering):
                     self.layers[name] = numbers
         super().update(params, **args)
 
-    def _start(self, name: str, value: Any) -> tuple:
+    def _first_memory(self, name: str, value: Any) -> tuple:
         flat = type(value)
         second = tuple(dr.opaque(flat, 0) for _ in range(self._amounts.get(name, 1)))
         return dr.opaque(dr.uint32_array_t(flat), 0), dr.opaque(flat, 0, dr.width(value)), second

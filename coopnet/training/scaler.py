@@ -47,7 +47,8 @@ class LossScaler:
         """
         larger = self.scale_factor
         if self.grows:
-            larger = dr.select(self.it >= limits.SCALE_STEPS, larger * limits.SCALE_GROWTH, larger)
+            grown = dr.minimum(larger * limits.SCALE_GROWTH, limits.SCALE_MOST)
+            larger = dr.select(self.it >= limits.SCALE_STEPS, grown, larger)
         scale = dr.select(good, larger, self.scale_factor * limits.SCALE_BACKOFF)
         it, unscaling = dr.select(good, self.it + 1, 0), dr.rcp(self.scale_factor)
         self.scale_factor, self.it = scale, it

@@ -80,7 +80,7 @@ class File(Hook):
     def _save(self, run: Any) -> None:
         """Write the state of ``run``, whose parameters are the same in all processes."""
         steps = run.result.steps
-        run.replicas.agree_on(f"the parameters after {steps} steps", lambda: arrays(run.step))
+        run.replicas.agree_on(f"the parameters after {steps} steps", lambda: state_arrays(run.step))
         run.replicas.once(f"the checkpoint after {steps} steps", lambda: self.write(run.step, run.result, run.best))
 
     def write(self, step: Step, result: FitResult, best: dict[str, Any] | None) -> None:
@@ -138,7 +138,7 @@ class File(Hook):
         return trees.get("best")
 
 
-def arrays(step: Step) -> dict[str, Any]:
+def state_arrays(step: Step) -> dict[str, Any]:
     """The state of a run beside the field: flat arrays by name."""
     return named(_trees(step))
 

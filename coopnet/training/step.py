@@ -22,10 +22,9 @@ from ..random.key import Key
 from . import limits
 from .average import EMA
 from .gradients import clip_gradient_norm, set_gradient
-from .inner_loss import inner_loss
+from .inner_loss import loss_in_kernel
 from .losses import components, loss_function
 from .memory import check_memory
-from .sampling import samples_by_index
 from .scaler import LossScaler
 from .weights import decay_masks, layer_multipliers
 
@@ -170,12 +169,12 @@ class Step:
             before = scope_number(self.float32)
             drawn = self.draw(key)
             straight = scope_number(self.float32) == before
-            inner = inner_loss(self.field, self.loss, drawn, straight) if self.objective is None else None
+            inner = loss_in_kernel(self.field, self.loss, drawn, straight) if self.objective is None else None
             with loss_inside(inner):
                 losses = self.evaluate(drawn, key)
             value = dr.detach(losses)
             if inner is not None and inner.taken:
-                inner.cotangent, inner.share = self.scaled(self.float32(1)), self.weight(losses)
+                inner.cotangent = self.scaled(self.float32(self.weight(losses)))
             else:
                 dr.schedule(value)  # so that the kernel of the backward pass writes it, too
                 inner = None
@@ -222,10 +221,7 @@ class Step:
 
     def draw(self, key: Key) -> Any:
         """The batch of ``key``."""
-        samples = samples_by_index(self.batch)
-        if samples is not None and key.index is None:
-            key = Key(key.seed, dr.arange(self.uint32, samples), key.step)
-        return self.batch(key)
+        return self.batch(key.traced(self.uint32))
 
     def evaluate(self, drawn: Any, key: Key) -> Any:
         """The loss of each sample."""

@@ -24,7 +24,7 @@ from support.networks import gradients, matrices
 
 import coopnet as cn
 from coopnet import reference
-from coopnet.engine import banks
+from coopnet.engine import loop_banks
 
 N, SIZE, STEPS, P = 60, 3, 2, 0.25
 rng = np.random.default_rng(5)
@@ -134,7 +134,7 @@ class Setting:
 def in_banks():
     """Weight gradients the way that large batches take on the GPU, in symbolic loops and conditionals, too."""
     with pytest.MonkeyPatch.context() as patch, cn.gradient_path("banks"):
-        patch.setattr(banks, "banks_in_scope", lambda samples, vectors=1: 2)
+        patch.setattr(loop_banks, "banks_in_scope", lambda samples, vectors=1: 2)
         yield
 
 

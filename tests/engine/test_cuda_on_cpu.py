@@ -691,7 +691,7 @@ def test_when_registers_are_asked_for(llvm, monkeypatch):
 
 def test_directions_that_fit_into_registers():
     def most(*shapes):
-        return networks._tangents(Situation(Network(shaped(*shapes)), dr.JitBackend.CUDA, 100, 7), 3)
+        return networks.tangents_at_a_time(Situation(Network(shaped(*shapes)), dr.JitBackend.CUDA, 100, 7), 3)
 
     assert most((64, 3), (1, 64)) == 3
     assert most((128, 3), (1, 128)) == 1

@@ -643,6 +643,18 @@ def test_when_matrices_are_unrolled(lanes, width, options, expected):
     assert worth_unrolling(Situation(network, **where)) == expected
 
 
+@pytest.mark.parametrize("path", ["auto", "builtin"])
+def test_one_point_under_many_masks(ns, backend, path):
+    """The input has one lane, outputs as many as the key, and cotangents are constants. A bias gets all of them."""
+    field = cn.NeuralField(None, cn.MLP(2, 1, width=16, depth=2, dropout=0.3, bias=True)).build(backend, seed=1)
+    dr.enable_grad(field["network.weights"])
+    with cn.gradient_path(path):
+        y = field([ns.Float(0.3), ns.Float(0.7)], cn.Key(3, index=dr.arange(ns.UInt32, 1000)))[0]
+        dr.backward(dr.sum(y) * 1e-3)
+    (bias,) = field.gradient("layers.6.bias")
+    assert bias == pytest.approx(1, rel=1e-5 if backend == "llvm" else 1e-2)
+
+
 def test_paths_have_names():
     with pytest.raises(ValueError, match="name is 'fast'"), cn.gradient_path("fast"):
         pass
@@ -776,6 +788,8 @@ def test_what_is_explained_of_short_runs(backend, set_limits):
     field = cn.NeuralField(None, cn.MLP(16, 3, width=64, depth=3)).build(backend, seed=1)
     long, short = (field.explain(1 << 20, steps=steps).path for steps in (1_000_000, 10))
     assert (long, short) in {"llvm": [("spill", "spill")], "cuda": [("banks", "store"), ("banks", "banks")]}[backend]
+    # the engine does not know how often a function of one's own runs
+    assert field.explain(1 << 16, fit=False, steps=10).path == field.explain(1 << 16, fit=False).path
     with pytest.raises(ValueError, match="explain: steps is -1; an int from 0 on is needed"):
         field.explain(10, steps=-1)
     with pytest.raises(ValueError, match="explain: fit is 2"):

@@ -229,9 +229,12 @@ def test_single_precision_weights_on_cuda():
     """Known by their type alone, so that it can be checked without a GPU."""
     from drjit.cuda.ad import Float, Float16
     from drjit.llvm.ad import Float as OnCPU
+    from drjit.llvm.ad import Float64
 
     check_precision(Float16, "Linear")
     check_precision(OnCPU, "Linear")
+    with pytest.raises(TypeError, match="Linear: the packed weights are Float64; cooperative vectors are"):
+        check_precision(Float64, "Linear")
     with pytest.raises(TypeError, match=r"Linear: the packed weights are Float32, but CUDA's .* half precision only"):
         check_precision(Float, "Linear")
 

@@ -52,8 +52,8 @@ def test_a_component_of_one_lane(ns, backend, evened):
     leaf = ns.Float16 if backend == "cuda" else ns.Float
     one, wide = leaf(2), dr.arange(leaf, 4)
     dr.enable_grad(one)
-    parts = kinds.even([one, wide]) if evened else [one, wide]
-    assert kinds.even([one]) == [one] and kinds.even(parts)[1] is wide
+    parts = kinds.tracked_in_all_lanes([one, wide]) if evened else [one, wide]
+    assert kinds.tracked_in_all_lanes([one]) == [one] and kinds.tracked_in_all_lanes(parts)[1] is wide
     y = drnn.CoopVec(parts) * 1
     dr.backward(sum(y))
     assert (dr.grad(one).numpy().tolist() == [4]) == evened

@@ -244,8 +244,8 @@ def test_extensions_know_names(ns):
 
 
 def test_memories_of_ones_own(ns):
-    class Steps(Extension, optimizers.Remembering):
-        def _start(self, name, value):
+    class Steps(Extension, optimizers.NewOptimizer):
+        def _first_memory(self, name, value):
             return {name: dr.width(value)}, value * 0
 
         def _adjust(self, name, value, grad, lr, memory, step):
@@ -258,7 +258,7 @@ def test_memories_of_ones_own(ns):
     optimizer.reset("b")
     assert optimizers.memories(optimizer)["b"][1].numpy().tolist() == [0, 0, 0]
     with pytest.raises(NotImplementedError):
-        optimizers.Remembering(lr=0.1, params=two(ns))
+        optimizers.NewOptimizer(lr=0.1, params=two(ns))
 
 
 @pytest.mark.parametrize("remembers", [False, True])

@@ -24,8 +24,8 @@ def packed(ns, backend, rows, columns):
 def test_places(ns, backend, rows, columns):
     net, value = packed(ns, backend, rows, columns)
     layer = net.layers[2]
-    buffer = getattr(net, views.packed(net))
-    assert buffer is layer.weights.buffer and views.packed(layer) is None
+    buffer = getattr(net, views.packed_attribute(net))
+    assert buffer is layer.weights.buffer and views.packed_attribute(layer) is None
     row, column = (ns.UInt32(v.ravel()) for v in np.indices(value.shape))
 
     def read(view, *where):

@@ -12,7 +12,7 @@ import coopnet as cn
 from coopnet.engine import gradient_path
 from coopnet.interop.tcnn.losses import LOSSES as TCNN
 from coopnet.jit.optimizers import memories
-from coopnet.training.inner_loss import inner_loss, samplewise
+from coopnet.training.inner_loss import loss_in_kernel, samplewise
 from coopnet.training.losses import LOSSES
 from coopnet.training.step import Options, Step
 
@@ -118,12 +118,14 @@ def test_what_depends_on_more_stays_outside(ns, backend):
     """An unknown loss, targets with gradients, and a network of which the engine does not know all layers."""
     field = cn.NeuralField(None, cn.MLP(2, 1, width=8, depth=1)).build(backend)
     x, y, t = (ns.Float([0.1, 0.2]) for _ in range(3))
-    assert inner_loss(field, cn.training.l2, ([x, y], [t]), True) is not None
-    assert inner_loss(field, lambda y, t: dr.square(y[0] - t[0]), ([x, y], [t]), True) is None
+    assert loss_in_kernel(field, cn.training.l2, ([x, y], [t]), True) is not None
+    assert loss_in_kernel(field, lambda y, t: dr.square(y[0] - t[0]), ([x, y], [t]), True) is None
     dr.enable_grad(t)
-    assert inner_loss(field, cn.training.l2, ([x, y], [t]), True) is None
+    assert loss_in_kernel(field, cn.training.l2, ([x, y], [t]), True) is None
+    for pdf, inside in ((0.5, True), (ns.Float([0.5, 2]), False)):  # an array of the caller's has a number per sample
+        assert samplewise(functools.partial(cn.training.l2, pdf=pdf)) == inside
     other = cn.NeuralField(None, cn.Sequential(cn.MLP(2, 2, width=8, depth=1), cn.Sinusoidal(1), cn.Linear(-1, 1)))
-    assert inner_loss(other.build(backend), cn.training.l2, ([x, y], [1.0]), True) is None
+    assert loss_in_kernel(other.build(backend), cn.training.l2, ([x, y], [1.0]), True) is None
 
 
 def test_one_kernel_goes_forward_and_back(ns, backend):

@@ -15,6 +15,7 @@ import coopnet as cn
 from coopnet import reference as ref
 from coopnet.jit.optimizers import adam_correction
 from coopnet.training.losses import LOSSES, loss_function
+from coopnet.training.scaler import LossScaler
 
 POSITIVE = ("cross_entropy", "variance")
 
@@ -314,6 +315,18 @@ def test_counts_of_skipped_steps(ns):
     for name in ("uniform", "amsgrad", "mask_updates"):
         with pytest.raises(ValueError, match=f"^Adam: {name}=True does not go with skip_zero_grad"):
             cn.training.Adam(0.1, skip_zero_grad=True, **{name: True})
+
+
+def test_the_scale_of_gradients_that_never_overflow(ns):
+    """All of them zero, for example: the scale stays finite."""
+    scaler = LossScaler(ns.Float32)
+    scaler.it = ns.UInt32(10_000)
+    for _ in range(200):
+        scaler.unscale([ns.Float(0, 0)])
+        dr.eval(scaler.scale_factor, scaler.it)
+    assert scaler.scale_factor.numpy()[0] == 2.0**40 and scaler.skipped.numpy()[0] == 0
+    scaler.unscale([ns.Float(0, np.inf)])
+    assert scaler.scale_factor.numpy()[0] == 2.0**39
 
 
 @pytest.mark.parametrize("beta", [0.9, 0.99, 0.999, 0.9999])

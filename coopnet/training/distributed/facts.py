@@ -55,7 +55,7 @@ def facts(run: Any, metric: Any, rate: Callable[[int], float]) -> dict[str, Any]
         "metric_every": metric.every,
         "higher_is_better": metric.higher,
         "patience": metric.patience,
-        "a hash of the parameters": digest(state.arrays(step)),
+        "a hash of the parameters": digest(state.state_arrays(step)),
     }
 
 
@@ -84,7 +84,7 @@ def compare_batches(replicas: Replicas, step: Any, drawn: Any) -> None:
 
 def _entries(step: Any, drawn: Any) -> list[tuple[int, list[float]]]:
     """The size and some entries of every floating point array of the batch."""
-    flat = divergence.arrays(drawn)
+    flat = divergence.float_arrays(drawn)
     dr.eval(flat)  # in one kernel
     places = [np.linspace(0, dr.width(v) - 1, min(ENTRIES, dr.width(v))).astype(np.uint32) for v in flat]
     parts = [dr.gather(type(v), v, step.uint32(i)) for v, i in zip(flat, places, strict=True)]

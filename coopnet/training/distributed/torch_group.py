@@ -77,9 +77,8 @@ class TorchGroup(Group):
                 with self._torch.cuda.stream(stream):
                     self._distributed.all_reduce(self._torch.from_dlpack(array), group=group)
             else:
-                # A copy, because Gloo's thread may hold its array last. Returning Dr.Jit's memory from that thread
-                # could be a
-                # deadlock: it holds Python's lock and waits for Dr.Jit's, whose holder may wait for Python's.
+                # A copy, because Gloo's thread may hold its array last. Returning Dr.Jit's memory from that thread may
+                # end in a deadlock: it holds Python's lock and waits for Dr.Jit's, whose holder waits for Python's.
                 numbers = array.numpy()  # Dr.Jit's memory, once it has been written
                 total = self._torch.from_numpy(numbers).clone()
                 self._distributed.all_reduce(total, group=group)

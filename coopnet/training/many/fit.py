@@ -70,8 +70,8 @@ def fit_many(
         lr, loss, objective, weight_decay, clip_norm, multipliers, loss_scale: as for :func:`coopnet.fit`.
         seed: seed of job 0; job :math:`j` has ``seed + j``.
         directory: where to write ``0000.safetensors`` and so on, checkpoints that ``coopnet.load`` reads, and
-            ``results.jsonl`` with a line for each job that has ended. Jobs that have ended
-            there, or diverged, are not trained again, and jobs that were stopped continue.
+            ``results.jsonl`` with a line for each job that has ended. Jobs that have ended there, or diverged, are not
+            trained again, and jobs that were stopped continue.
         checkpoint_every: seconds between checkpoints of jobs that are not done.
         together: number of fields that are trained in one kernel. ``None`` is up to 128 on CUDA for batches of at most
             4096 samples where it is possible, and 1 elsewhere: see ``docs/many_fields.md``. Then ``job``, ``key.index``
