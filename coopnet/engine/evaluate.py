@@ -10,7 +10,6 @@ import drjit as dr
 import drjit.nn as drnn
 
 from ..jit.constants import computed, varying, vector
-from ..jit.deferred import outside
 from ..jit.kinds import UnpackedVector, flat, of_width, packed, split
 from ..jit.masks import unmasked
 from ..jit.native import core
@@ -95,13 +94,7 @@ def _differentiable(way: str, plan: Plan, x: Bundle, key: Key | None) -> Bundle:
     loss, operation = loss_of(plan.ops), OPERATIONS[way]
     if loss is not None and choose(LOSSES, StepLoss(way))[0] == "inside":
         operation, plan.loss, loss.taken = InnerLossOp, loss, True
-    inputs: list[Any] = [plan, plan.buffers, flat(x), key]
-    if way == "loop banks":
-        inputs.append([outside(b).buffer for b in plan.buffers if dr.grad_enabled(b)])
-        # Dr.Jit records that the scope depends on a buffer at ordinary operations, not at custom ones. Without this
-        # record, forward mode would lose the tangents of the weights.
-        _ = [b * 1 for b in plan.buffers]
-    return plan.split(dr.custom(operation, *inputs))
+    return plan.split(dr.custom(operation, plan, plan.buffers, flat(x), key, *operation.more_inputs(plan)))
 
 
 OPERATIONS: dict[str, type[NetworkOp]] = {

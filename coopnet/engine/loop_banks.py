@@ -99,6 +99,14 @@ class ScopeBankOp(BankOp):
     Tangents come from ``buffers``: in Dr.Jit's forward mode, a loop depends on these only.
     """
 
+    @classmethod
+    def more_inputs(cls, plan: Plan) -> list:
+        later = [outside(b).buffer for b in plan.buffers if dr.grad_enabled(b)]
+        # Dr.Jit records that the scope depends on a buffer at ordinary operations, not at custom ones. Without this
+        # record, forward mode would lose the tangents of the weights.
+        _ = [b * 1 for b in plan.buffers]
+        return [later]
+
     def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None, later: list) -> list:  # type: ignore[override]
         self.spread = spreads(plan.situation)
         if not self.spread:

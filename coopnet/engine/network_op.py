@@ -63,6 +63,11 @@ class NetworkOp(dr.CustomOp):
 
     tape: Tape | None = None
 
+    @classmethod
+    def more_inputs(cls, plan: Plan) -> list:
+        """Inputs of the operation besides those of :meth:`eval` here."""
+        return []
+
     def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None) -> list:  # type: ignore[override]
         self.plan, self.buffers, self.xs, self.key = plan, buffers, xs, key
         self.ops, store = self.prepared(rebase(plan.ops, plan.buffers, buffers))
