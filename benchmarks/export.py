@@ -4,8 +4,9 @@ Nanoseconds per evaluation, medians. C is compiled with ``cc -O3 -march=native``
 which lets sums be reordered and so be done by vectors. Shaders are dispatched often enough to subtract what a
 submission costs: WGSL by wgpu on Vulkan; Slang, with and without cooperative vectors, by slangpy on Vulkan, or on the
 CPU where it finds no such device. With ``--tcnn``, inference of the same networks by tiny-cuda-nn is measured, too, by
-its precompiled kernels and by those that it compiles at run time (``tcnn.py``). What cannot run is in the results with
-the reason. Without a GPU, ``VK_ICD_FILENAMES`` may name Mesa's lavapipe.
+its precompiled kernels and by those that it compiles at run time (``tcnn.py``). ``drjit_us`` are microseconds of
+Dr.Jit's kernel by the power of two of the samples: on CUDA, a launch through OptiX costs some in any case. What cannot
+run is in the results with the reason. Without a GPU, ``VK_ICD_FILENAMES`` may name Mesa's lavapipe.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ def _network(width: int, layers: int) -> dict[str, Any]:
             "n_neurons": width, "n_hidden_layers": layers}  # fmt: skip
 
 
+#: Samples, as powers of two, for which Dr.Jit's kernel is timed besides, by the backend.
+SIZES = {"cuda": (16, 20, 22, 24), "llvm": (12, 16)}
 #: Numbers of outputs, and configurations that coopnet and tiny-cuda-nn read. All networks have three inputs.
 FIELDS: dict[str, tuple[int, dict[str, Any]]] = {
     "3-32-32-1, relu": (1, {"encoding": {"otype": "Identity"}, "network": _network(32, 2)}),
@@ -94,8 +97,10 @@ def main() -> None:
     for name in args.fields:
         outputs, config = FIELDS[name]
         field = cn.from_config(3, outputs, config).field.build(args.backend, seed=1)
-        x = np.random.default_rng(1).random((samples, 3), np.float32)
+        points = np.random.default_rng(1).random((max(samples, 1 << max(SIZES[args.backend])), 3), np.float32)
+        x = points[:samples]
         row: dict[str, Any] = {"field": name, "samples": samples, "ns": drjit_kernels(field, x, args.backend)}
+        row["drjit_us"] = {n: drjit_us(field, points[: 1 << n], args.backend) for n in SIZES[args.backend]}
         row["difference"] = {}
         for precision in PRECISIONS:
             for target, run in {"c": in_c, "c, fast math": in_c, **runners}.items():
@@ -117,8 +122,8 @@ def main() -> None:
     print("written to", common.write("export", args.backend, {"devices": devices, "rows": rows}, args.out))
 
 
-def drjit_kernels(field: cn.NeuralField, x: np.ndarray, backend: str) -> dict[str, float]:
-    """Kernel times of a plain call; on LLVM with one thread, too."""
+def drjit_us(field: cn.NeuralField, x: np.ndarray, backend: str) -> float:
+    """Kernel time of a plain call, in microseconds."""
     single = cn.backend.namespace(backend).Float
     p = [single(np.ascontiguousarray(v)) for v in x.T]
     dr.eval(p)
@@ -127,13 +132,15 @@ def drjit_kernels(field: cn.NeuralField, x: np.ndarray, backend: str) -> dict[st
         dr.eval(field(p))
         dr.sync_thread()
 
-    def measured() -> float:
-        return 1e6 * common.kernel_times(run)["kernel_ms"] / len(x)
+    return 1e3 * common.kernel_times(run)["kernel_ms"]
 
-    threads, found = dr.thread_count(), {"drjit": measured()}
+
+def drjit_kernels(field: cn.NeuralField, x: np.ndarray, backend: str) -> dict[str, float]:
+    """Kernel times of a plain call, in nanoseconds per evaluation; on LLVM with one thread, too."""
+    threads, found = dr.thread_count(), {"drjit": 1e3 * drjit_us(field, x, backend) / len(x)}
     if backend == "llvm":
         dr.set_thread_count(1)
-        found["drjit, one thread"] = measured()
+        found["drjit, one thread"] = 1e3 * drjit_us(field, x, backend) / len(x)
         dr.set_thread_count(threads)
     return found
 
