@@ -67,6 +67,7 @@ class NeuralField(Module):
 
     DRJIT_STRUCT = {
         "encoding": Module, "network": Module, "output": str, "precision": str, "in_features": int, "bounds": object,
+        "_settings": str,
     }  # fmt: skip
 
     # added by coopnet.interop.tcnn.parameters, because fields must not import interop
@@ -87,6 +88,9 @@ class NeuralField(Module):
         if in_features > 0:
             check_count("NeuralField", self.bounds, in_features)
         self.precision: str | None = None  # set by build()
+        # What dr.freeze knows two fields apart by. Settings themselves are not enough: Dr.Jit compares an object, such
+        # as True or a small int, only where it finds it first. Checked with Dr.Jit 1.5.0.
+        self._settings = ""
 
     # ---- construction ---------------------------------------------------
 
@@ -127,6 +131,7 @@ class NeuralField(Module):
     def pack(self) -> NeuralField:
         """Pack the parameters of an allocated field, and return it: the second half of :meth:`build`."""
         self.encoding, self.network = _pack(self.encoding), _pack(self.network)
+        self._settings = repr(self)
         return self
 
     def _to(self, mover: Any) -> Any:

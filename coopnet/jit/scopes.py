@@ -33,6 +33,13 @@ def recording() -> bool:
     return symbolic() or frozen()
 
 
+def suspended(leaf: type) -> bool:
+    """Are all gradients suspended, as in ``with dr.suspend_grad()``? ``leaf`` is an array type with gradients."""
+    number = leaf(0)
+    dr.enable_grad(number)
+    return not dr.grad_enabled(number)
+
+
 def scope_number(tp: type) -> int:
     """A number that is another one after a loop, conditional or virtual call has been traced symbolically, on the
     backend of the Dr.Jit type ``tp``.

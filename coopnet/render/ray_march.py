@@ -13,7 +13,7 @@ from ..checks import check, check_choice, check_flag, check_int, check_number, c
 from ..checks.sizes import MAX_ENTRIES
 from ..field import NeuralField
 from ..jit.kernel_parameters import kept
-from ..jit.scopes import symbolic
+from ..jit.scopes import suspended, symbolic
 from ..nn import Module
 from ..random.key import Key
 from .arguments import Rays
@@ -91,7 +91,8 @@ def ray_march(
     ``"wide"``    all samples in one batch, then a walk over them in memory: the fastest training, in memory for every
                   sample
     ``"auto"``    ``"loop"`` where no gradient is needed or a symbolic loop, conditional or call is being traced;
-                  otherwise ``"wide"`` for up to 2^24 samples and ``"replay"`` beyond
+                  otherwise ``"wide"`` for up to 2^24 samples and ``"replay"`` beyond. Of traced code without
+                  ``parameters``, no gradient is needed only within ``dr.suspend_grad()``, and there is no replay
     ============  =====================================================================================================
 
     Args:
@@ -188,7 +189,8 @@ def _networks(field: Any, parameters: Any, mode: str, where: str) -> ModuleParam
 def _mode(mode: str, networks: ModuleParameters | None, rays: SampledRays, where: str) -> str:
     """The mode for the argument ``mode``; raises if it is not possible."""
     # traced code may depend on unknown parameters
-    wanted = dr.grad_enabled(rays.geometry) or networks is None or networks.wanted()
+    known = dr.grad_enabled(rays.geometry) if networks is None else dr.grad_enabled(rays.geometry) or networks.wanted()
+    wanted = known or (networks is None and not suspended(rays.float32))
     n = dr.width(rays.dt)
     if mode == "auto":
         if symbolic() or not wanted:

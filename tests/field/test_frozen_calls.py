@@ -136,3 +136,28 @@ def test_a_ray_that_many_masks_share(ns, backend, mode):
     copies = march(ns.Array3f(dr.full(ns.Float, 0.1, N), 0.2, -2))
     for a, b in zip(one, copies, strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=(5e-2 if backend == "cuda" else 1e-4) * np.abs(b).max())
+
+
+def test_fields_that_differ_in_one_setting(ns, backend):
+    """Dr.Jit compares Python objects, such as 16 or True, only where it finds them first."""
+
+    def noisy(bits):
+        layers = cn.MLP(-1, 1, width=16, dropout=cn.Dropout(0.4, bits=bits))
+        return cn.NeuralField(cn.Sinusoidal(8, in_features=2), layers).build(backend, seed=1)
+
+    def periodic(last):
+        blobs = [cn.OneBlob(4, 1, periodic=v) for v in (True, False, last)]
+        return cn.NeuralField(cn.Composite(blobs, [1, 1, 1]), cn.MLP(-1, 1, width=16)).build(backend, seed=1)
+
+    for make, settings, count in ((noisy, (8, 16), 2), (periodic, (True, False), 3)):
+        p = [ns.Float(0.03, 2.6)] * count
+        key = cn.Key(ns.UInt64(5))
+        recorded = dr.freeze(lambda field, p, key: field(p, key)[0])
+        found = []
+        for setting in settings:
+            field = make(setting)
+            found.append(recorded(field, p, key).numpy())
+            np.testing.assert_allclose(found[-1], field(p, key)[0].numpy(), rtol=1e-5 if backend == "llvm" else 1e-2)
+        assert recorded.n_recordings == 2 and abs(found[0] - found[1]).max() > 1e-3
+        np.testing.assert_array_equal(recorded(make(settings[1]), p, key).numpy(), found[1])
+        assert recorded.n_recordings == 2

@@ -549,6 +549,8 @@ def test_what_auto_means(ns, backend, monkeypatch):
     monkeypatch.setattr(module, "WIDE", case.n * STEPS - 1)
     case.march("auto", geometry)
     cn.render.ray_march(lambda p, d, key, active: case.field(p), *geometry, STEPS)
+    with dr.suspend_grad():
+        cn.render.ray_march(lambda p, d, key, active: (p.x, p), *geometry, STEPS)
     assert taken == ["wide", "replay", "wide"]
 
 

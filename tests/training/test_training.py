@@ -550,6 +550,15 @@ def test_metrics_where_a_window_of_losses_ends(ns, backend, set_limits):
     assert result.metrics == [(4, 0.5), (8, 0.5), (10, 0.5)] and len(result.losses) == 10
 
 
+def test_targets_in_double_precision(ns, backend):
+    field = cn.NeuralField(None, cn.MLP(2, 1, width=8)).build(backend, seed=1)
+    want, losses = ns.Float64([0.5]), []
+    for target in (want, ns.Float([0.5])):
+        batch = lambda key, target=target: (cn.uniform(2, key, ns.Float, 64), [target])  # noqa: E731
+        losses.append(cn.fit(field, batch, 3, lr=0.0, progress=False).losses)
+    np.testing.assert_allclose(*losses, rtol=1e-4)
+
+
 def test_numbers_in_lists_are_inputs(ns, backend):
     """A replay sees those of its step, not of the recording: in lists and dictionaries, inside others, too."""
     scale, table = [1.0], {"of": (1, [0.0])}

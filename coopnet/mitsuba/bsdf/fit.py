@@ -174,6 +174,8 @@ def _decoder(
     plain = isinstance(field.encoding, (Identity, type(None)))
     ensure(plain, f"{where}: field has a {type(field.encoding).__name__}; a decoder without encoding is needed.")
     if field.precision is None:
+        if field.encoding is None and field.in_features == -1:
+            field = NeuralField(None, field.network, field.output, inputs, field.bounds)
         field = build(field, seed=seed)
     return Decoder(field, code.count, directions, eta)
 
