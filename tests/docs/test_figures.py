@@ -242,6 +242,19 @@ def test_functions_that_users_freeze_on_a_gpu():
     assert 0.45 < float(by_torch(128, 0.0)) < 0.55  # PyTorch takes half of the time
 
 
+def test_launches_of_exported_fields():
+    """A line through the times of 2^22 and 2^24 samples: its value at 0, and its slope."""
+    times = [row["drjit_us"] for row in results("export-cuda")["rows"]]
+    slopes = [(us["24"] - us["22"]) / (2**24 - 2**22) for us in times]
+    fixed = sorted(us["24"] - slope * 2**24 for us, slope in zip(times, slopes, strict=True))
+    text = sentences_of("performance/rendering")
+    assert f"takes {fixed[0]:.0f} to {fixed[-1]:.0f} µs for any number of samples" in text
+    each = [f"{1e3 * slope:.3f}" for slope in slopes]
+    assert f"takes {each[0]}, {each[1]} and {each[2]} ns" in text
+    for us, slope in list(zip(times, slopes, strict=True))[:2]:  # about half, as docs/limits.md says
+        assert 0.4 < 1 - slope * 2**20 / us["20"] < 0.6
+
+
 def test_whole_jobs_on_another_gpu():
     own, theirs = whole_jobs("whole-jobs-h100-cuda")
     text = sentences_of("performance/gradients")
