@@ -159,6 +159,11 @@ def test_samples_that_count_for_nothing():
     assert found.min() == 0 and 0.5 < np.mean(found > 0) < 0.99
 
 
+@pytest.mark.usefixtures("few_lobe_steps")
+def test_a_decoder_that_does_not_say_its_inputs():
+    assert learn(WHITE, steps=2, inputs=-1).bsdf.decoder.field.in_features == 8
+
+
 def test_points_lie_where_their_coordinates_say():
     """In the plane z = 0, for what depends on positions."""
     field = cn.mitsuba.build(cn.NeuralField(None, cn.MLP(3, 1, width=4, depth=1, output_activation="sigmoid")))

@@ -12,6 +12,7 @@ from ...bounds import corners
 from ...checks import check_above, check_choice, check_flag, check_positive, check_type, check_unsigned, ensure
 from ...field import NeuralField
 from ...nn import MLP, Composite, Identity
+from ...nn.sequential import stated_width
 from ...random.key import Key
 from ...training import FitResult, fit
 from ...training.schedules import cosine
@@ -174,7 +175,8 @@ def _decoder(
     plain = isinstance(field.encoding, (Identity, type(None)))
     ensure(plain, f"{where}: field has a {type(field.encoding).__name__}; a decoder without encoding is needed.")
     if field.precision is None:
-        if field.encoding is None and field.in_features == -1:
+        unsaid = field.encoding is None and field.in_features == -1 and field.network is not None
+        if unsaid and stated_width([field.network]) < 1:
             field = NeuralField(None, field.network, field.output, inputs, field.bounds)
         field = build(field, seed=seed)
     return Decoder(field, code.count, directions, eta)
