@@ -51,6 +51,8 @@ def render(
     other = output.with_name("uncertainty.png")
     if other == output or other.exists():  # only the file that was named is replaced
         other = output.with_name(f"{output.stem}_uncertainty.png")
+        written = mc_samples and other.exists()
+        ensure(not written, f"{str(other)!r} is there already; move it away, or name another FILE.", FileExistsError)
     name = backends.require(backend)
     with about(checkpoint):
         surface = read(checkpoint).architecture.get("in_features") == 3

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .files import Mesh
+from .files import Mesh, libigl
 
 #: Shares of the points: on the surface, near it (by standard deviation in units of the cube), and anywhere.
 ON, NEAR, SPACE = 0.25, {0.002: 0.25, 0.02: 0.25}, 0.25
@@ -37,7 +37,7 @@ def draw_samples(mesh: Mesh, count: int, seed: int = 0) -> Samples:
     >>> samples.points.shape, samples.distances.shape, samples.uniform.sum()
     ((1000, 3), (1000,), np.int64(250))
     """
-    library = _igl()
+    library = libigl()
     rng = np.random.default_rng(seed)
     on = _on_surface(mesh, count - round(SPACE * count), rng)
     spread = np.zeros(len(on))
@@ -72,11 +72,3 @@ def _on_surface(mesh: Mesh, count: int, rng: np.random.Generator) -> np.ndarray:
     u, v = np.sqrt(rng.random(count)), rng.random(count)
     weights = np.stack([1 - u, u * (1 - v), u * v], axis=1)
     return np.einsum("nc,ncd->nd", weights, chosen)
-
-
-def _igl() -> Any:
-    try:
-        import igl
-    except ImportError:
-        raise ImportError("Distances to meshes need the package libigl; run pip install 'coopnet[mesh]'.") from None
-    return igl

@@ -22,7 +22,8 @@ class Mesh:
         vertices: float64 array ``(n, 3)``, whose bounding box has a longest side of 0.8 and the centre
             (1/2, 1/2, 1/2).
         faces: int64 array ``(m, 3)`` of numbers of vertices.
-        watertight: do the triangles enclose a solid, without holes?
+        watertight: do the triangles enclose a solid, without holes? Their corners are then in an order that points
+            outwards, whatever that of the file is.
         centre, scale: from the file, whose vertices are ``centre + (vertices - 1/2) * scale``.
     """
 
@@ -79,7 +80,13 @@ def load(path: str | os.PathLike[str]) -> Mesh:
     ensure(len(whole.faces), f"{str(path)!r} has no triangle of any area; {needed}.")
     x, y, z = map(float, centre)
     tight = bool(whole.is_watertight)
-    return Mesh(np.array(whole.vertices, np.float64), np.array(whole.faces, np.int64), tight, (x, y, z), scale)
+    corners, faces = np.array(whole.vertices, np.float64), np.array(whole.faces, np.int64)
+    if tight and not whole.is_winding_consistent:
+        faces, parts = libigl().bfs_orient(faces)
+        faces, _ = libigl().orient_outward(corners, faces, parts.reshape(-1, 1))
+    elif tight and whole.volume < 0:
+        faces = faces[:, ::-1].copy()
+    return Mesh(corners, np.asarray(faces, np.int64), tight, (x, y, z), scale)
 
 
 def _trimesh() -> Any:
@@ -88,3 +95,11 @@ def _trimesh() -> Any:
     except ImportError:
         raise ImportError("Meshes need the package trimesh; run pip install 'coopnet[mesh]'.") from None
     return trimesh
+
+
+def libigl() -> Any:
+    try:
+        import igl
+    except ImportError:
+        raise ImportError("Distances to meshes need the package libigl; run pip install 'coopnet[mesh]'.") from None
+    return igl

@@ -46,6 +46,9 @@ def check_run(
     check(is_int(steps, 0, 2**32 - 1), where, "steps", steps, "an int of at least 0 and fewer than 2^32")
     check(is_int(seed, 0, 2**64 - 1), where, "seed", seed, "an int in [0, 2^64)")
     check_type(where, "optimizer", optimizer, Optimizer, "a drjit.opt optimizer")
+    flat = type(optimizer).__name__ != "Muon"
+    matrices = "the optimizer is a Muon, which needs matrices; a field's parameters are flat arrays"
+    ensure(flat, f"{where}: {matrices}.", TypeError)
     empty = not len(optimizer)
     ensure(empty, f"{where}: the optimizer holds parameters already; {where} gives it those of the field.")
     check_flag(where, "progress", progress)

@@ -50,3 +50,5 @@ DIVERGED_STEPS = 64
 SCALE_START, SCALE_GROWTH, SCALE_BACKOFF, SCALE_STEPS = 65536.0, 2.0, 0.5, 2000
 #: Largest factor that it grows to. Gradients that are all zero never overflow, and must not make it infinite.
 SCALE_MOST = 2.0**40
+#: Seconds of work that is queued on the device at most. Ctrl-C, checkpoints and other hooks are no later than this.
+QUEUED_SECONDS = 0.2

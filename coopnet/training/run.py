@@ -48,6 +48,8 @@ class Run:
         self.taken = 0  # steps whose losses are on the device
         self.began = 0.0  # when the first of them was taken
         self.stride = 1  # steps in the last call
+        self.queued, self.longest = 0, 1  # steps since the last wait for the device, and until the next one
+        self.waited = time.monotonic()  # when that was
         self.interrupts: list = []  # Ctrl-C, held back until the end of a step
         self.stepping = False  # Has a step begun that has not ended?
         self.start = time.monotonic()
@@ -123,11 +125,21 @@ class Run:
 
     def after_step(self) -> None:
         """Call the hooks that are due; none after the run has diverged."""
+        self.keep_pace()
         if self.taken >= limits.WINDOW_STEPS:
             self.collect()
         for hook in self.hooks:
             if self.result.stopped != "diverged":
                 hook.after_step(self)
+
+    def keep_pace(self) -> None:
+        """Wait for the device after so many steps as take about :data:`~.limits.QUEUED_SECONDS`."""
+        self.queued += self.stride
+        if self.queued >= self.longest:
+            dr.sync_thread()
+            now = time.monotonic()
+            enough = int(limits.QUEUED_SECONDS * self.queued / max(now - self.waited, 1e-9))
+            self.queued, self.longest, self.waited = 0, max(1, min(enough, limits.WINDOW_STEPS)), now
 
     def collect(self, at_end: bool = False) -> bool:
         """Copy the losses since the last call to the host, which waits for the device. Returns whether training goes
