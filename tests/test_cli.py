@@ -305,6 +305,9 @@ def test_render_uncertainty(fitted, tmp_path, backend):
     before = (tmp_path / "uncertainty.png").read_bytes()
     assert cli.main([*arguments, str(tmp_path / "other.png")]) == 0
     assert (tmp_path / "uncertainty.png").read_bytes() == before and (tmp_path / "other_uncertainty.png").exists()
+    before = (tmp_path / "other_uncertainty.png").read_bytes()
+    assert cli.main([*arguments, str(tmp_path / "other.png")]) != 0  # both names are taken
+    assert (tmp_path / "other_uncertainty.png").read_bytes() == before
 
 
 def test_masks_of_a_seed(fitted, tmp_path, backend, capsys, monkeypatch):

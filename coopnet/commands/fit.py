@@ -109,9 +109,13 @@ def fit(
 
 @contextmanager
 def terminated_like_interrupted() -> Iterator[None]:
-    """A block in which SIGTERM, which batch systems send, does what Ctrl-C does: a checkpoint is written."""
+    """A block in which SIGTERM, which batch systems send, does what Ctrl-C does: a checkpoint is written.
+
+    Where Ctrl-C is ignored, as in background jobs of scripts, SIGTERM ends the process.
+    """
     here = threading.current_thread() is threading.main_thread()
-    if not here or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    if not here or ignored or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))

@@ -14,7 +14,8 @@ from ..field import NeuralField
 from ..io import read
 from ..io.checkpoint import TRAIN
 from ..random.key import Key
-from ..training import FitResult, cosine, fit, uniform
+from ..training import FitResult, cosine, fit
+from ..training.sampling import integers
 
 #: Entries of a checkpoint's metadata that are digests, and of what.
 _DIGESTS = {"pixels": "image", "mesh": "mesh"}
@@ -54,19 +55,11 @@ def batches(columns: Sequence[Any], inputs: int, size: int) -> Callable[[Key], t
     leaf, count = type(table[0]), dr.width(table[0])
 
     def batch(key: Key) -> tuple[list, list]:
-        i = numbers(key, dr.uint32_array_t(leaf), size, count)
+        i = integers(count, key, dr.uint32_array_t(leaf), size)
         values = [dr.gather(leaf, v, i) for v in table]
         return values[:inputs], values[inputs:]
 
     return batch
-
-
-def numbers(key: Key, uint32: type, size: int, n: int) -> Any:
-    """``size`` random numbers below ``n``."""
-    high, low = uniform(2, key, dr.float32_array_t(uint32), size)
-    # 32 random bits from two numbers of 24 each: one number alone could not name every pixel of a large image
-    word = (uint32(high * 2**24) << 8) | (uint32(low * 2**24) >> 16)
-    return dr.mul_hi(word, uint32(n))
 
 
 def check_same_run(checkpoint: Path, metadata: dict[str, Any], steps: int) -> None:

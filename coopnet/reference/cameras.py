@@ -35,4 +35,5 @@ def drawn_pixels(count: int, samples: int, seed: int, step: int = 0) -> Array:
     [1, 3, 4, 5]
     """
     words = philox4x32((0, np.arange(samples, dtype=np.uint32), step, 2**32 - 3), (seed & 0xFFFFFFFF, seed >> 32))
-    return (words[0].astype(np.uint64) * np.uint64(count)) >> np.uint64(32)
+    bits = (words[0].astype(np.uint64) >> 8 << 8) | (words[1].astype(np.uint64) >> 24)
+    return (bits * np.uint64(count)) >> np.uint64(32)

@@ -15,10 +15,10 @@ from ..jit import kinds
 from ..jit.kernel_parameters import kept
 from ..jit.owned import from_numpy
 from ..random.key import Key
-from ..training.sampling import check_count, index_and_words
+from ..training.sampling import integers
 from .arguments import number, vector_type
 
-#: Stream of :func:`coopnet.uniform` whose first word :meth:`Cameras.draw` draws pixels from.
+#: Stream of :func:`coopnet.uniform` that :meth:`Cameras.draw` draws pixels from.
 PIXEL_STREAM = (1 << 31) - 3
 
 
@@ -120,9 +120,9 @@ class Cameras:
     def draw(self, key: Key, samples: int | None = None) -> Any:
         r"""Numbers of random pixels of all pictures, a ``UInt32``, reproducible and independent of other draws.
 
-        The number for a sample is :math:`\lfloor w N / 2^{32} \rfloor`. Here :math:`N` is the number of pixels and
-        :math:`w` the first word of the sample that :func:`uniform` would draw from stream :math:`2^{31} - 3`. All 32
-        bits of it count: single-precision numbers would leave out some of more than 2^24 pixels.
+        The number for a sample is :math:`\lfloor w N / 2^{32} \rfloor`. Here :math:`N` is the number of pixels, and
+        :math:`w` has the upper 24 bits of the first word that :func:`uniform` draws from in stream :math:`2^{31} - 3`,
+        and the upper 8 of the next. Numbers of 24 bits would leave out some of more than 2^24 pixels.
 
         Args:
             key: :class:`Key`; without an index, ``samples`` says how many pixels there are.
@@ -137,10 +137,9 @@ class Cameras:
         where = "Cameras.draw"
         check_type(where, "key", key, Key, "a coopnet.Key")
         if key.index is None:
-            samples = check_count(where, samples)
-        leaf = type(self.to_world.array)
-        _, (word,) = index_and_words(1, key, leaf, samples, PIXEL_STREAM)
-        return dr.mul_hi(word, dr.uint32_array_t(leaf)(self.pixels))
+            check_positive(where, "samples", samples)
+        uint32 = dr.uint32_array_t(type(self.to_world.array))
+        return integers(self.pixels, key, uint32, samples, stream=PIXEL_STREAM)
 
     def rays(self, pixels: Any = None, place: Any = 0.5) -> tuple[Any, Any]:
         """Origins and directions of the rays through ``pixels``, an ``Array3f`` each; directions have length 1.

@@ -189,8 +189,8 @@ def _networks(field: Any, parameters: Any, mode: str, where: str) -> ModuleParam
 def _mode(mode: str, networks: ModuleParameters | None, rays: SampledRays, where: str) -> str:
     """The mode for the argument ``mode``; raises if it is not possible."""
     # traced code may depend on unknown parameters
-    known = dr.grad_enabled(rays.geometry) if networks is None else dr.grad_enabled(rays.geometry) or networks.wanted()
-    wanted = known or (networks is None and not suspended(rays.float32))
+    possible = not suspended(rays.float32) if networks is None else networks.wanted()
+    wanted = possible or dr.grad_enabled(rays.geometry)
     n = dr.width(rays.dt)
     if mode == "auto":
         if symbolic() or not wanted:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import drjit as dr
 import numpy as np
-from drjit.opt import Optimizer
+from drjit.opt import Muon, Optimizer
 
 from ..call import noting
 from ..checks import check, check_above, check_flag, check_number, check_type, ensure, is_int, is_number, shown
@@ -46,7 +46,7 @@ def check_run(
     check(is_int(steps, 0, 2**32 - 1), where, "steps", steps, "an int of at least 0 and fewer than 2^32")
     check(is_int(seed, 0, 2**64 - 1), where, "seed", seed, "an int in [0, 2^64)")
     check_type(where, "optimizer", optimizer, Optimizer, "a drjit.opt optimizer")
-    flat = type(optimizer).__name__ != "Muon"
+    flat = not isinstance(optimizer, Muon)
     matrices = "the optimizer is a Muon, which needs matrices; a field's parameters are flat arrays"
     ensure(flat, f"{where}: {matrices}.", TypeError)
     empty = not len(optimizer)

@@ -117,6 +117,7 @@ class Run:
         self.result.steps += self.stride
         self.taken += self.stride
         self.stepping = False
+        self.keep_pace()
 
     def _steps_to_next_hook(self) -> int:
         """Number of steps until a hook needs the state."""
@@ -125,7 +126,6 @@ class Run:
 
     def after_step(self) -> None:
         """Call the hooks that are due; none after the run has diverged."""
-        self.keep_pace()
         if self.taken >= limits.WINDOW_STEPS:
             self.collect()
         for hook in self.hooks:

@@ -41,9 +41,20 @@ def uniform(n: int, key: Key, dtype: type, samples: int | None = None, *, stream
     """
     stream = _checked("uniform", n, key, dtype, stream)
     if key.index is None:
-        samples = check_count("uniform", samples)
-    _, words = index_and_words(n, key, dtype, samples, stream)
+        samples = _check_samples("uniform", samples)
+    _, words = _index_and_words(n, key, dtype, samples, stream)
     return [dtype(word >> 8) * 2**-24 for word in words]
+
+
+def integers(n: int, key: Key, uint32: type, samples: int | None = None, *, stream: int = 0) -> Any:
+    r"""Random integers below ``n``, an ``uint32``: :math:`\lfloor w n / 2^{32} \rfloor`, where :math:`w` has the upper
+    24 bits of the first word that :func:`uniform` draws from under the same arguments, and the upper 8 of the next.
+
+    A number of :func:`uniform` alone could not name each of more than 2^24 rows.
+    """
+    high, low = uniform(2, key, dr.float32_array_t(uint32), samples, stream=stream)
+    word = (uint32(high * 2**24) << 8) | (uint32(low * 2**24) >> 16)
+    return dr.mul_hi(word, uint32(n))
 
 
 def stratified(n: int, key: Key, dtype: type, samples: int, *, stream: int = 0) -> list:
@@ -77,8 +88,8 @@ def stratified(n: int, key: Key, dtype: type, samples: int, *, stream: int = 0) 
     where = "stratified"
     stream = _checked(where, n, key, dtype, stream)
     check(n <= BITS, where, "n", n, f"at most {BITS} dimensions")
-    samples = check_count(where, samples)
-    index, (first, *others) = index_and_words(n + 1, key, dtype, samples, stream)
+    samples = _check_samples(where, samples)
+    index, (first, *others) = _index_and_words(n + 1, key, dtype, samples, stream)
     uint32, uint64 = dr.uint32_array_t(dtype), dr.uint64_array_t(dtype)
     code = uint32(((uint64(index) << 32) | uint64(first)) // samples)
     points = []
@@ -103,14 +114,14 @@ def _checked(where: str, n: Any, key: Any, dtype: Any, stream: Any) -> int:
     return check_unsigned(where, "stream", stream, 31)
 
 
-def check_count(where: str, samples: Any) -> int:
+def _check_samples(where: str, samples: Any) -> int:
     """``samples`` as an int, if there can be so many."""
     count = check_positive(where, "samples", samples)
     ensure(count <= MAX_ENTRIES, f"{where}: samples is {shown(samples)}; fewer than 2^32 are possible.")
     return count
 
 
-def index_and_words(n: int, key: Key, dtype: type, samples: int | None, stream: int) -> tuple[Any, list]:
+def _index_and_words(n: int, key: Key, dtype: type, samples: int | None, stream: int) -> tuple[Any, list]:
     """The numbers of the samples, and the first ``n`` random words of each."""
     width = samples if key.index is None else dr.width(key.index)
     index, step, seed = key.words(dr.uint32_array_t(dtype), width or 1)

@@ -58,6 +58,19 @@ def test_files(tmp_path, suffix):
     assert found.scale == pytest.approx(6 / 0.8, rel=1e-3)
 
 
+@pytest.mark.parametrize("turned", [slice(None), slice(0, None, 3)])
+def test_triangles_that_point_inwards(tmp_path, turned):
+    """All of them, or some: those of a solid are turned outwards, since the sign of the distance is theirs."""
+    ball = trimesh.creation.icosphere(subdivisions=3)
+    faces = ball.faces.copy()
+    faces[turned] = faces[turned, ::-1]
+    trimesh.Trimesh(ball.vertices, faces, process=False).export(tmp_path / "ball.ply")
+    drawn = mesh.draw_samples(mesh.load(tmp_path / "ball.ply"), 2000)
+    radius = np.linalg.norm(drawn.points - 0.5, axis=1)
+    clear = abs(radius - 0.4) > 0.01
+    assert ((drawn.distances < 0) == (radius < 0.4))[clear].all() and clear.sum() > 200
+
+
 def test_polygons_and_groups_of_obj(tmp_path):
     """A cube of quadrilaterals in two groups, whose material file is not there."""
     corners = [f"v {x} {y} {z}" for x in (0, 2) for y in (0, 1) for z in (0, 1)]

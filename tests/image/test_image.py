@@ -22,7 +22,8 @@ from support.kernels import launched  # noqa: E402
 from support.machines import python  # noqa: E402
 
 from coopnet import image as images  # noqa: E402
-from coopnet.image import evaluate, files, folder, learn  # noqa: E402
+from coopnet.image import evaluate, files, learn  # noqa: E402
+from coopnet.training.sampling import integers  # noqa: E402
 
 # ---- files ---------------------------------------------------------------
 
@@ -254,9 +255,9 @@ def test_numbers_of_pixels_have_32_bits(ns):
     words = ref.philox4x32((0, np.arange(1000), 5, 2**31), (77, 0))
     bits = (words[0].astype(np.uint64) >> 8 << 8) | (words[1].astype(np.uint64) >> 24)
     for n in (2**32 - 1, 3 * 10**9, 1000, 1):
-        drawn = folder.numbers(cn.Key(77, step=5), ns.UInt32, 1000, n).numpy()
+        drawn = integers(n, cn.Key(77, step=5), ns.UInt32, 1000).numpy()
         np.testing.assert_array_equal(drawn, bits * np.uint64(n) >> np.uint64(32))
-    assert np.unique(folder.numbers(cn.Key(77), ns.UInt32, 1000, 2**32 - 1).numpy() % 256).size > 200
+    assert np.unique(integers(2**32 - 1, cn.Key(77), ns.UInt32, 1000).numpy() % 256).size > 200
 
 
 def test_how_many_pixels_are_trained_on(backend):

@@ -13,7 +13,9 @@ import pytest
 from support.training import tiny_batch, tiny_field
 
 import coopnet as cn
+from coopnet.training import limits
 from coopnet.training.interrupts import caused_by_interrupt, no_collection
+from coopnet.training.run import Run
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(signal, "raise_signal"), reason="no signals"),
@@ -50,6 +52,17 @@ def test_a_step_is_finished_first(ns, backend, tmp_path):
         assert len(cn.io.read(path).tensors["train.losses"]) == steps
         assert np.array_equal(cn.load(path, backend)["network.weights"], field["network.weights"])
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_few_steps_are_queued(ns):
+    """A run waits for the device after as many steps as take a fifth of a second, at least after each step."""
+    run = SimpleNamespace(queued=0, longest=1, stride=1, waited=0.0)
+    for seconds, longest in ((1e12, limits.WINDOW_STEPS), (0.0, 1)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(limits, "QUEUED_SECONDS", seconds)
+            run.queued = run.longest
+            Run.keep_pace(run)
+        assert (run.queued, run.longest) == (0, longest) and run.waited > 0
 
 
 def test_a_second_one_does_not_wait(ns, backend, tmp_path):

@@ -427,6 +427,7 @@ def test_schedules():
         (dict(patience=True, metric=abs), ValueError, "patience is True"),
         (dict(optimizer=3), TypeError, "optimizer is a int; a drjit.opt optimizer"),
         (dict(optimizer=Adam), TypeError, "optimizer is a ABCMeta"),
+        (dict(optimizer=dr.opt.Muon(lr=1e-3)), TypeError, "fit: the optimizer is a Muon, which needs matrices"),
         (dict(lr="1"), ValueError, "lr is '1'"),
         (dict(lr=True), ValueError, "lr is True"),
         (dict(lr=10**400), ValueError, "lr is an int of"),
