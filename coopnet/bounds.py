@@ -101,8 +101,6 @@ def _side(where: str, name: str, side: Any) -> Side:
 
 def _number(value: Any) -> float | None:
     """``value`` as a float if it is a number, also of NumPy, that single precision can hold; otherwise ``None``."""
-    if isinstance(value, np.generic):
-        value = value.item()
     return float(value) if is_number(value) and abs(value) <= 3e38 else None
 
 

@@ -82,7 +82,7 @@ class NeuralField(Module):
         for name, part in (("encoding", encoding), ("network", network)):
             check_module("NeuralField", name, part)
         check_choice("NeuralField", "output", output, ("float32", "float16"))
-        check_features("NeuralField", "in_features", check_in_features("NeuralField", in_features))
+        in_features = check_features("NeuralField", "in_features", check_in_features("NeuralField", in_features))
         self.encoding, self.network, self.output, self.in_features = encoding, network, output, in_features
         self.bounds: Bounds | None = checked("NeuralField", bounds)
         if in_features > 0:
@@ -305,10 +305,10 @@ class NeuralField(Module):
         >>> print(field.explain(2**20))
         """
         self._check_built("NeuralField.explain")
-        check_int("NeuralField.explain", "batch", batch, 1, MAX_ENTRIES, "a positive int")
+        batch = check_int("NeuralField.explain", "batch", batch, 1, MAX_ENTRIES, "a positive int")
         check_flag("NeuralField.explain", "frozen", frozen)
         check_flag("NeuralField.explain", "fit", fit)
-        check_int("NeuralField.explain", "steps", steps, 0, MAX_ENTRIES, "an int from 0 on")
+        steps = check_int("NeuralField.explain", "steps", steps, 0, MAX_ENTRIES, "an int from 0 on")
         ops = [op for segment in segments([self.network]) for op in segment.ops or []]
         backend = dr.backend_v(next(iter(self.values()))).name.lower()
         itemsize = 2 if self.precision == "half" and backend == "cuda" else 4

@@ -193,7 +193,7 @@ def test_rate_and_metric_of_a_run(tmp_path, monkeypatch, backend):
         (dict(fraction=0), "fraction is 0; a number in (0, 1]"),
         (dict(fraction="x"), "fraction is 'x'"),
         (dict(fraction=1.01), "fraction is 1.01"),
-        (dict(batch=0), "batch is 0; an int in [1, 16777216]"),
+        (dict(batch=0), "batch is 0; an int from 1 to 16777216"),
         (dict(batch=2**24 + 1), "batch is 16777217"),
         (dict(batch=1.5), "batch is 1.5"),
         (dict(steps=0), "steps is 0"),
@@ -201,7 +201,7 @@ def test_rate_and_metric_of_a_run(tmp_path, monkeypatch, backend):
         (dict(steps=None), "steps is None"),
         (dict(lr=0), "lr is 0"),
         (dict(lr="1"), "lr is '1'"),
-        (dict(encoding="fourier"), "encoding is 'fourier'; accepted are sinusoidal, triangular"),
+        (dict(encoding="fourier"), "encoding is 'fourier'; accepted are 'sinusoidal', 'triangular'"),
     ],
 )
 def test_bad_arguments_of_fit_image(tmp_path, change, words):

@@ -60,8 +60,8 @@ def compare(
         ValueError: arguments out of range.
         BackendError: no such backend here.
     """
-    check_int("compare", "width", width, 1, 1024)
-    check_number("compare", "seconds", seconds, 0)
+    width = check_int("compare", "width", width, 1, 1024)
+    seconds = check_number("compare", "seconds", seconds, 0)
     backend = backends.require(backend)
     batch = BATCH[backend] if batch is None else check_int("compare", "batch", batch, 1, 2**24)
     workers: dict[str, Worker] = {}

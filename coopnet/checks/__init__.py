@@ -65,8 +65,8 @@ def entries(where: str, name: str, value: Any) -> list:
 
 
 def whole(value: Any) -> int | None:
-    """``value`` as an int if it is an integer, also of NumPy; ``None`` for bools and everything else."""
-    if isinstance(value, (bool, np.bool_, dr.ArrayBase)):
+    """``value`` as an int if it is an integer, also of NumPy; ``None`` for bools, arrays and everything else."""
+    if isinstance(value, (bool, np.bool_, np.ndarray, dr.ArrayBase)):
         return None
     with contextlib.suppress(Exception):  # any __index__, which may raise anything
         return operator.index(value)
@@ -74,12 +74,19 @@ def whole(value: Any) -> int | None:
 
 
 def is_int(value: Any, least: float = -math.inf, most: float = math.inf) -> bool:
-    """Is ``value`` an int, not a bool, from ``least`` to ``most``?"""
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+    """Is ``value`` an integer as of :func:`whole`, from ``least`` to ``most``?"""
+    number = whole(value)
+    return number is not None and least <= number <= most
+
+
+def plain(value: Any) -> Any:
+    """A number of NumPy as one of Python; anything else as it is."""
+    return value.item() if isinstance(value, np.number) else value
 
 
 def is_number(value: Any, least: float = -math.inf) -> bool:
-    """Is ``value`` a finite int or float of at least ``least``?"""
+    """Is ``value`` a finite int or float of at least ``least``, also of NumPy?"""
+    value = plain(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     try:
@@ -91,8 +98,9 @@ def is_number(value: Any, least: float = -math.inf) -> bool:
 def check_int(where: str, name: str, value: Any, least: int, most: int | None = None, needed: str = "") -> int:
     """``value`` as a plain int; raises ``ValueError`` unless it is one of at least ``least``, and at most ``most``."""
     bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
-    check(is_int(value, least, math.inf if most is None else most), where, name, value, needed or f"an int {bounds}")
-    return int(value)
+    number = whole(value)
+    check(is_int(number, least, math.inf if most is None else most), where, name, value, needed or f"an int {bounds}")
+    return number  # type: ignore[return-value]
 
 
 def check_positive(where: str, name: str, value: Any) -> int:
@@ -102,15 +110,12 @@ def check_positive(where: str, name: str, value: Any) -> int:
 
 def check_in_features(where: str, value: Any, name: str = "in_features") -> int:
     """``value`` as a plain int; raises ``ValueError`` unless it is a positive int or -1."""
-    check(is_int(value, 1) or is_int(value, -1, -1), where, name, value, "a positive int, or -1 to infer it,")
-    return int(value)
+    return check_int(where, name, value, 1 if whole(value) != -1 else -1, needed="a positive int, or -1 to infer it,")
 
 
 def check_unsigned(where: str, name: str, value: Any, bits: int = 64) -> int:
     """``value`` as an int; raises ``ValueError`` unless it is an integer, also of NumPy, in [0, 2^bits)."""
-    number = whole(value)
-    check(is_int(number, 0, (1 << bits) - 1), where, name, value, f"an int in [0, 2^{bits})")
-    return number  # type: ignore[return-value]
+    return check_int(where, name, value, 0, (1 << bits) - 1, f"an int in [0, 2^{bits})")
 
 
 def check_number(where: str, name: str, value: Any, least: float = -math.inf) -> float:

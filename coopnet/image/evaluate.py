@@ -15,12 +15,14 @@ import numpy as np
 
 from ..backend import namespace
 from ..bounds import corners
+from ..checks import check, check_positive, check_type, check_unsigned, ensure, entries, is_number
 from ..field import NeuralField
 from ..random.key import Key
 from ..uncertainty import mc_dropout, std
 
 Region = tuple[float, float, float, float]  #: left, top, width and height of a part of the plane
 CHUNK = 1 << 18  #: pixels evaluated at once
+MAX_PIXELS = (1 << 32) - 1  #: of a picture: their numbers have 32 bits
 
 
 def box(width: int, height: int) -> Region:
@@ -37,6 +39,36 @@ def region_of(field: NeuralField, width: int, height: int) -> Region:
     return left, top, right - left, bottom - top
 
 
+def check_size(where: str, width: Any, height: Any) -> tuple[int, int]:
+    """``width`` and ``height`` of a picture as plain ints; raises ``ValueError`` unless they are positive."""
+    width, height = check_positive(where, "width", width), check_positive(where, "height", height)
+    few = width * height <= MAX_PIXELS
+    ensure(few, f"{where}: a picture has {width} x {height} pixels; fewer than 2^32 are possible.")
+    return width, height
+
+
+def check_drawable(where: str, field: Any, inputs: int) -> None:
+    """Raise unless ``field`` is a built field of so many coordinates."""
+    check_type(where, "field", field, NeuralField, "a NeuralField")
+    ensure(field.precision, f"{where}: the field is not built yet; call field = field.build().")
+    check(field.in_features == inputs, where, "field.in_features", field.in_features, str(inputs))
+
+
+def _area(where: str, field: NeuralField, width: int, height: int, region: Any) -> Region:
+    """The part of the plane that a picture covers, from arguments that are checked."""
+    check_drawable(where, field, 2)
+    return region_of(field, width, height) if region is None else check_region(where, region)
+
+
+def check_region(where: str, region: Any) -> Region:
+    """``region`` as floats; raises ``ValueError`` unless it has four numbers, the last two of them positive."""
+    numbers: list[Any] = entries(where, "region", region) if isinstance(region, (tuple, list, np.ndarray)) else []
+    valid = len(numbers) == 4 and all(map(is_number, numbers)) and min(numbers[2:]) > 0
+    check(valid, where, "region", region, "(left, top, width, height) with a positive width and height")
+    left, top, width, height = map(float, numbers)
+    return left, top, width, height
+
+
 def pixels(index: Any, width: int, height: int, region: Region | None = None) -> list:
     """Coordinates of the centres of the pixels with numbers ``index`` (a Dr.Jit ``UInt32``), counted row by row.
 
@@ -44,11 +76,19 @@ def pixels(index: Any, width: int, height: int, region: Region | None = None) ->
     proportions stretches it. ``None`` is the middle of the unit square, where :func:`fit_image` learns: its longer side
     is 1/2.
 
+    Raises:
+        TypeError, ValueError: ``index`` is no ``UInt32``; a size or region that is not positive.
+
     >>> x, y = image.pixels(dr.arange(dr.auto.UInt32, 4 * 6), width=6, height=4)
     >>> dr.width(x), dr.width(y)
     (24, 24)
     """
-    left, top, w, h = region or box(width, height)
+    where = "image.pixels"
+    flat = isinstance(index, dr.ArrayBase) and dr.is_jit_v(index) and dr.depth_v(index) == 1
+    valid = flat and dr.type_v(index) == dr.VarType.UInt32 and not dr.is_tensor_v(index)
+    check_type(where, "index", index, dr.ArrayBase if valid else (), "a Dr.Jit UInt32")
+    width, height = check_size(where, width, height)
+    left, top, w, h = box(width, height) if region is None else check_region(where, region)
     f32 = dr.float32_array_t(index)
     # opaque, so that a picture of another size or region runs the same kernel
     columns = dr.opaque(dr.uint32_array_t(index), width)
@@ -70,10 +110,15 @@ def render(field: NeuralField, width: int, height: int, region: Region | None = 
     Without bounds, it is the middle of the unit square, where :func:`fit_image` learns: its longer side is 1/2. Give
     ``(0, 0, 1, 1)`` for a field that you have trained on the whole square.
 
+    Raises:
+        TypeError, ValueError: a field that is not built or has not 2 coordinates; a size or region that is not
+            positive.
+
     >>> image.render(field, width=6, height=4).shape
     (4, 6, 3)
     """
-    area = region or region_of(field, width, height)
+    width, height = check_size("image.render", width, height)
+    area = _area("image.render", field, width, height, region)
     return _draw(field, width, height, lambda index: [field(pixels(index, width, height, area))])[0]
 
 
@@ -85,11 +130,17 @@ def render_mc(
     Evaluation :math:`i` is ``field(p, Key(seed, index=pixel, step=i))``. Both results have the shape ``(height, width,
     channels)``.
 
+    Raises:
+        TypeError, ValueError: as :func:`render` and :func:`coopnet.mc_dropout`; a ``seed`` outside [0, 2^64).
+
     >>> mean, deviation = image.render_mc(field, 6, 4, samples=8)
     >>> mean.shape, deviation.shape
     ((4, 6, 3), (4, 6, 3))
     """
-    seed_word, area = dr.opaque(arrays(field).UInt64, seed), region or region_of(field, width, height)
+    where = "image.render_mc"
+    width, height = check_size(where, width, height)
+    area = _area(where, field, width, height, region)
+    seed_word = dr.opaque(arrays(field).UInt64, check_unsigned(where, "seed", seed))
 
     def draw(index: Any) -> list:
         return list(mc_dropout(field, pixels(index, width, height, area), Key(seed_word, index), samples))
@@ -100,7 +151,7 @@ def render_mc(
 
 def render_std(field: NeuralField, width: int, height: int, region: Region | None = None) -> np.ndarray:
     """The deviation ``field.std(p)`` of a posterior or an ensemble, as a picture like that of :func:`render`."""
-    area = region or region_of(field, width, height)
+    area = _area("image.render_std", field, width, height, region)
     return _draw(field, width, height, lambda index: [std(field, pixels(index, width, height, area))])[0]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import ensure
+from ..checks import check, check_type, ensure
 from ..checks.sizes import NoRoom, check_room
 from ..io import atomic_write
 
@@ -97,15 +97,33 @@ def _values(image: Any) -> np.ndarray:
 
 
 def save(path: str | os.PathLike[str], values: np.ndarray) -> None:
-    """Write values ``(height, width, 1 or 3)``, clipped to [0, 1], in 8 bits. The suffix says the format.
+    """Write values ``(height, width, 1 or 3)``, clipped to [0, 1], in 8 bits; NaN as 0. The suffix says the format.
+
+    Raises:
+        TypeError, ValueError: not a floating-point array of this shape; a suffix of no format that Pillow writes.
+        OSError: the file cannot be written.
 
     >>> image.save("red.png", np.tile(np.float32([1, 0, 0]), (4, 6, 1)))
     """
+    _check_values("image.save", "values", values)
+    shape = f"values has the shape {values.shape}; (height, width, 1 or 3) is needed"
+    ensure(values.ndim == 3 and values.shape[2] in (1, 3) and values.size, f"image.save: {shape}.")
+    suffix = Path(path).suffix.lower()
+    check(suffix in writable_formats(), "image.save", "the suffix", suffix, "that of an image format, such as .png,")
     eight: np.ndarray = np.empty(values.shape, np.uint8)
     for y in range(len(values)):  # single-precision copies of a large picture may not fit in memory
         eight[y] = np.round(np.clip(np.nan_to_num(values[y]), 0, 1) * 255)
     image = Image.fromarray(eight[..., 0] if eight.shape[2] == 1 else eight)
     atomic_write(path, image.save)
+
+
+def _check_values(where: str, name: str, values: Any) -> None:
+    """Raise ``TypeError`` unless ``values`` is a floating-point array: 255 of 8 bits would be taken for white, and so
+    would 1.
+    """
+    check_type(where, name, values, np.ndarray, "a NumPy array of values in [0, 1]")
+    kind, needed = f"{where}: {name} is of {values.dtype}", "floating-point values in [0, 1] are needed"
+    ensure(values.dtype.kind == "f", f"{kind}; {needed}, for 8 bits values / np.float32(255).", TypeError)
 
 
 def writable_formats() -> set[str]:
@@ -124,9 +142,15 @@ def psnr(a: np.ndarray, b: np.ndarray, rows: np.ndarray | None = None) -> float:
     ``rows`` are the numbers of the rows to compare; all if ``None``. Equal arrays have an infinite one, and arrays with
     NaN in them NaN.
 
+    Raises:
+        TypeError, ValueError: not two floating-point arrays of one shape.
+
     >>> image.psnr(np.full((4, 6, 1), 0.5), np.full((4, 6, 1), 0.6))
     20.0
     """
+    for name, values in (("a", a), ("b", b)):
+        _check_values("image.psnr", name, values)
+    ensure(a.shape == b.shape, f"image.psnr: a has the shape {a.shape} and b {b.shape}; both must agree.")
     count, total = len(a) if rows is None else len(rows), 0.0
     for start in range(0, count, _PIECE):
         some: Any = slice(start, start + _PIECE)

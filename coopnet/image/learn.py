@@ -15,7 +15,17 @@ import drjit as dr
 import numpy as np
 
 from ..backend import namespace
-from ..checks import check, check_above, ensure, is_int, is_number, shown, whole
+from ..checks import (
+    check,
+    check_above,
+    check_choice,
+    check_int,
+    check_positive,
+    check_unsigned,
+    ensure,
+    is_number,
+    plain,
+)  # fmt: skip
 from ..checks.sizes import NoRoom, check_room
 from ..field import NeuralField
 from ..io import load as load_field
@@ -24,7 +34,7 @@ from ..nn import MLP, HashGrid, Identity, Sinusoidal, Triangular
 from ..random.key import Key
 from ..training import FitResult, uniform
 from . import files, plots
-from .evaluate import arrays, evaluate, pixels, render
+from .evaluate import MAX_PIXELS, arrays, check_size, evaluate, pixels, render
 from .folder import batches, check_packages, fit_to, make_folder
 
 ENCODINGS = ("sinusoidal", "triangular", "hashgrid", "identity")
@@ -57,19 +67,26 @@ def make_field(
     """A field for pictures of ``width`` by ``height`` pixels, not built yet.
 
     The finest detail of the encoding follows the distance between training pixels, ``1 / sqrt(fraction)``: a
-    finer encoding would overfit them.
+    finer encoding would overfit them. A level of the hash grid has at most 16 entries for each training pixel.
+
+    Raises:
+        ValueError: sizes that are not positive, a ``fraction`` outside (0, 1], an unknown ``encoding``.
 
     >>> image.make_field(640, 480, 3, encoding="sinusoidal").build().in_features
     2
     """
-    accepted = ", ".join(ENCODINGS)
-    ensure(encoding in ENCODINGS, f"fit_image: encoding is {shown(encoding)}; accepted are {accepted}.")
+    where = "image.make_field"
+    width, height = check_size(where, width, height)
+    channels = check_positive(where, "channels", channels)
+    check_choice(where, "encoding", encoding, ENCODINGS)
+    fraction = _check_fraction(where, fraction)
     cells = max(4.0, max(width, height) * math.sqrt(fraction))  # training pixels along the longer side
     layer: Any
     if encoding == "hashgrid":
         # cells along the unit square; the picture covers half of its side
         coarse, finest, levels = max(2, min(48, round(cells / 4))), max(8.0, 1.1 * cells), 32
-        entries = min(2**22, 2 ** math.ceil(math.log2(2 * finest**2)))
+        most = max(128.0, 16 * fraction * width * height)  # fewer than 2 finest^2 for long, thin pictures
+        entries = min(2**22, 2 ** math.ceil(math.log2(min(2 * finest**2, most))))
         layer = HashGrid(
             2, n_levels=levels, base_resolution=coarse, hashmap_size=entries,
             per_level_scale=(finest / coarse) ** (1 / (levels - 1)),
@@ -97,9 +114,15 @@ def training_pixels(count: int, fraction: float, seed: int, backend: Any = "auto
     Pixel :math:`i` draws with ``Key(seed, index=i)``, so the choice is the same on every machine and backend. Unless
     ``fraction`` is 1, at least one pixel is left.
 
+    Raises:
+        ValueError: ``count`` is not positive, ``fraction`` not in (0, 1], ``seed`` not in [0, 2^64).
+
     >>> len(image.training_pixels(640 * 480, 0.2, seed=1))
     61440
     """
+    where = "image.training_pixels"
+    count, fraction = check_int(where, "count", count, 1, MAX_PIXELS), _check_fraction(where, fraction)
+    seed = check_unsigned(where, "seed", seed)
     ns = namespace(backend)
     numbers = uniform(1, Key(seed), ns.Float, count, stream=SELECTION_STREAM)[0].numpy()
     n = min(max(1, round(fraction * count)), count if fraction == 1 else count - 1)
@@ -153,7 +176,8 @@ def fit_image(
     >>> sorted(found.files)
     ['comparison', 'field', 'loss', 'reconstruction']
     """
-    _check(image, fraction, batch, lr, steps)
+    fraction, batch, lr, steps, seed = _check(image, fraction, batch, lr, steps, seed)
+    check_choice("fit_image", "encoding", encoding, ENCODINGS)
     check_packages("fit_image")
     height, columns, channels = image.shape
     count = height * columns
@@ -166,7 +190,7 @@ def fit_image(
         "image": {"width": columns, "height": height, "channels": channels, "colours": "sRGB"},
         "fit": {
             "pixels": hashlib.sha256(np.ascontiguousarray(image).data).hexdigest(),
-            "fraction": fraction, "batch": batch, "lr": lr, "dropout": dropout,
+            "fraction": fraction, "batch": batch, "lr": lr, "dropout": plain(dropout),
         },
     }  # fmt: skip
     checkpoint = make_folder(directory, metadata, resume, steps)
@@ -244,7 +268,12 @@ def load_image_field(path: str | Path, backend: str = "auto") -> tuple[NeuralFie
     return field, noted if isinstance(noted, dict) else {}
 
 
-def _check(image: Any, fraction: Any, batch: Any, lr: Any, steps: Any) -> None:
+def _check_fraction(where: str, fraction: Any) -> float:
+    check(is_number(fraction) and 0 < fraction <= 1, where, "fraction", fraction, "a number in (0, 1]")
+    return float(fraction)
+
+
+def _check(image: Any, fraction: Any, batch: Any, lr: Any, steps: Any, seed: Any) -> tuple:
     array = isinstance(image, np.ndarray)
     kind = f"of shape {image.shape}" if array else f"a {type(image).__name__}"
     valid = array and image.ndim == 3 and image.shape[2] in (1, 3)
@@ -257,7 +286,9 @@ def _check(image: Any, fraction: Any, batch: Any, lr: Any, steps: Any) -> None:
     # both return NaN if there is any, and neither needs another array of this size
     finite = floating and np.isfinite(np.min(image)) and np.isfinite(np.max(image))
     ensure(finite, f"fit_image: image is {kind}; floating point values in [0, 1] are needed.")
-    for name, value, maximum in (("batch", batch, 2**24), ("steps", steps, 2**32 - 1)):
-        check(is_int(whole(value), 1, maximum), "fit_image", name, value, f"an int in [1, {maximum}]")
-    check_above("fit_image", "lr", lr)
-    check(is_number(fraction) and 0 < fraction <= 1, "fit_image", "fraction", fraction, "a number in (0, 1]")
+    batch, steps = (
+        check_int("fit_image", name, value, 1, maximum)
+        for name, value, maximum in (("batch", batch, 2**24), ("steps", steps, 2**32 - 1))
+    )
+    lr, seed = check_above("fit_image", "lr", lr), check_unsigned("fit_image", "seed", seed)
+    return _check_fraction("fit_image", fraction), batch, lr, steps, seed

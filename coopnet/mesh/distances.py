@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..checks import check_int, check_type, check_unsigned
 from .files import Mesh, libigl
 
 #: Shares of the points: on the surface, near it (by standard deviation in units of the cube), and anywhere.
@@ -31,12 +32,16 @@ def draw_samples(mesh: Mesh, count: int, seed: int = 0) -> Samples:
     (Jacobson et al. 2013, Barill et al. 2018); it is defined for meshes with holes, too.
 
     Raises:
+        TypeError, ValueError: no mesh of :func:`load`; a ``count`` that is not positive; a ``seed`` outside [0, 2^64).
         ImportError: the package libigl is missing.
 
     >>> samples = mesh.draw_samples(mesh.load("cube.obj"), 1000)
     >>> samples.points.shape, samples.distances.shape, samples.uniform.sum()
     ((1000, 3), (1000,), np.int64(250))
     """
+    check_type("mesh.draw_samples", "mesh", mesh, Mesh, "a mesh of coopnet.mesh.load()")
+    count = check_int("mesh.draw_samples", "count", count, 1, 2**32 - 1)
+    seed = check_unsigned("mesh.draw_samples", "seed", seed)
     library = libigl()
     rng = np.random.default_rng(seed)
     on = _on_surface(mesh, count - round(SPACE * count), rng)

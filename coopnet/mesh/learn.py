@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import check, check_above, check_choice, check_type, ensure, is_int, shown
+from ..checks import check_above, check_choice, check_int, check_type, check_unsigned, ensure, plain, shown
 from ..field import NeuralField
 from ..image import files, plots
 from ..image.evaluate import arrays
@@ -52,7 +52,7 @@ def make_field(*, encoding: str = "hashgrid", units: int = 64, depth: int = 2, d
     >>> mesh.make_field(units=32).build().in_features
     3
     """
-    check_choice("fit_mesh", "encoding", encoding, ENCODINGS)
+    check_choice("mesh.make_field", "encoding", encoding, ENCODINGS)
     layer: Any = Identity()
     if encoding == "hashgrid":
         # 16 levels from 8 to 256 cells along a side: a cell of the finest is a 200th of the longest side
@@ -113,16 +113,19 @@ def fit_mesh(
     ['field', 'loss', 'picture']
     """
     check_type("fit_mesh", "mesh", mesh, Mesh, "a mesh of coopnet.mesh.load()")
-    for name, value, minimum, maximum in (
-        ("batch", batch, 1, 2**24), ("steps", steps, 1, 2**32 - 1), ("points", points, 1000, 2**24),
-    ):  # fmt: skip
-        check(is_int(value, minimum, maximum), "fit_mesh", name, value, f"an int in [{minimum}, {maximum}]")
-    check_above("fit_mesh", "lr", lr)
+    batch, steps, points = (
+        check_int("fit_mesh", name, value, minimum, maximum)
+        for name, value, minimum, maximum in (
+            ("batch", batch, 1, 2**24), ("steps", steps, 1, 2**32 - 1), ("points", points, 1000, 2**24),
+        )
+    )  # fmt: skip
+    lr, seed = check_above("fit_mesh", "lr", lr), check_unsigned("fit_mesh", "seed", seed)
+    check_choice("fit_mesh", "encoding", encoding, ENCODINGS)
     check_packages("fit_mesh")
     field = make_field(encoding=encoding, units=width, depth=depth, dropout=dropout).build(backend, seed=seed)
     digest = hashlib.sha256(mesh.vertices.tobytes() + mesh.faces.tobytes()).hexdigest()
     metadata = {
-        "fit": {"mesh": digest, "points": points, "batch": batch, "lr": lr, "dropout": dropout},
+        "fit": {"mesh": digest, "points": points, "batch": batch, "lr": lr, "dropout": plain(dropout)},
         "mesh": {"centre": list(mesh.centre), "scale": mesh.scale, "watertight": mesh.watertight},
     }
     checkpoint = make_folder(directory, metadata, resume, steps)

@@ -9,9 +9,10 @@ import drjit as dr
 import numpy as np
 
 from ..bounds import corners
+from ..checks import check, check_choice, check_number, is_number
 from ..derivatives import numerical_gradient
 from ..field import NeuralField
-from ..image.evaluate import arrays
+from ..image.evaluate import arrays, check_drawable, check_size
 from ..render import sphere_trace
 
 CHUNK = 1 << 18  #: rays traced at once
@@ -35,9 +36,20 @@ def render(
         azimuth, elevation: of the camera, in degrees.
         up: the axis that points up in the picture, ``"x"``, ``"y"`` or ``"z"``.
 
+    Raises:
+        TypeError, ValueError: a field that is not built, or has not 3 coordinates and one output; sizes that are not
+            positive; angles that are no numbers, an ``elevation`` outside [-90, 90]; another ``up``.
+
     >>> mesh.render(mesh.make_field(encoding="identity", units=16).build(), width=6, height=4).shape
     (4, 6, 3)
     """
+    where = "mesh.render"
+    check_drawable(where, field, 3)
+    width, height = check_size(where, width, height)
+    azimuth = check_number(where, "azimuth", azimuth)
+    inside = is_number(elevation) and -90 <= elevation <= 90
+    check(inside, where, "elevation", elevation, "a number in [-90, 90]")
+    check_choice(where, "up", up, tuple(AXES))
     ns = arrays(field)
     low, high = corners(field.bounds, 3)
     size = float((high - low).max())

@@ -74,7 +74,7 @@ def render_mc(
     """
     variants.current(_WHERE)
     check_type(_WHERE, "scene", scene, mi.Scene, "a mi.Scene of the variant that is set")
-    check_int(_WHERE, "samples", samples, 2, 2**24)
+    samples = check_int(_WHERE, "samples", samples, 2, 2**24)
     check_type(_WHERE, "key", key, Key, "a coopnet.Key")
     one = key.index is None or isinstance(key.index, int) or len(key.index) == 1
     ensure(one, f"{_WHERE}: key has an index of several numbers; one is needed, or None.")
@@ -84,9 +84,9 @@ def render_mc(
     if not isinstance(sensor, mi.Sensor):
         last = len(scene.sensors()) - 1
         ensure(last >= 0, f"{_WHERE}: the scene has no sensor; pass one.")
-        check_int(_WHERE, "sensor", sensor, 0, last)
-    check_int(_WHERE, "spp", spp, 1)
-    check_unsigned(_WHERE, "seed", seed, 32)
+        sensor = check_int(_WHERE, "sensor", sensor, 0, last)
+    spp = check_int(_WHERE, "spp", spp, 1)
+    seed = check_unsigned(_WHERE, "seed", seed, 32)
     check_choice(_WHERE, "masks", masks, ("pass", "path"))
     plugins = [node for node in [*mi.traverse(scene).hierarchy, integrator] if _has_key(node)]
     ensure(any(map(_drops, plugins)), f"{_WHERE}: no network of scene or integrator has a Dropout with p > 0.")

@@ -64,7 +64,7 @@ class Composite(Encoding):
         self.n_dims_to_encode = self._per_encoding("n_dims_to_encode", n_dims_to_encode)
         self.dims_to_encode_begin = self._per_encoding("dims_to_encode_begin", dims_to_encode_begin)
         self.reduction = check_choice("Composite", "reduction", reduction, ("concatenation", "sum", "product"))
-        check_features("Composite", "in_features", check_in_features("Composite", in_features))
+        in_features = check_features("Composite", "in_features", check_in_features("Composite", in_features))
         counts = self._counts()
         rest = [i for i, n in enumerate(counts) if n < 0]
         hint = "only one may take the rest; give n_dims_to_encode, or in_features to the encodings"
@@ -86,7 +86,7 @@ class Composite(Encoding):
         items: list[Any] = entries("Composite", name, value) if isinstance(value, (list, tuple)) else [None]
         listed = len(items) == n and all(is_int(v, -1) for v in items)
         check(listed, "Composite", name, value, f"a list of {n} ints of at least 0, or -1, or None,")
-        return tuple(check_features("Composite", name, v) for v in items)
+        return tuple(check_features("Composite", name, int(v)) for v in items)
 
     def _counts(self) -> list[int]:
         """Number of coordinates of each encoding; -1 for the remaining ones."""

@@ -63,7 +63,7 @@ class DropLevels(Dropout):
         self.first = check_int("DropLevels", "first", first, 0)
         self.per_sample = check_flag("DropLevels", "per_sample", per_sample)
         if n_features_per_level is not None:
-            check_positive("DropLevels", "n_features_per_level", n_features_per_level)
+            n_features_per_level = check_positive("DropLevels", "n_features_per_level", n_features_per_level)
         self.n_features_per_level: Any = n_features_per_level
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..backend import require
 from ..backend.transfer import to
-from ..checks import check, check_type, whole
+from ..checks import check_int, check_type, plain
 from ..checks.sizes import check_entries, check_features
 from ..engine import Mask
 from ..jit.kinds import nested_type
@@ -98,7 +98,7 @@ def dropout_mask(n: int, p: Any, key: Key, *, stream: int = 0, bits: int = 16, r
     >>> keep = cn.dropout_mask(64, 0.1, cn.Key(7, index=dr.arange(UInt32, 1000)))
     """
     where = "dropout_mask"
-    check((whole(n) or 0) >= 1, where, "n", n, "an int of at least 1")
+    n = check_int(where, "n", n, 1)
     law = MaskLaw(p, bits, stream, where, rounds)
     law.check_entries()
     check_type(where, "key", key, Key, "a coopnet.Key")
@@ -144,7 +144,7 @@ class Dropout(Module):
     LAW: type[Law] = MaskLaw
 
     def __init__(self, p: float = 0.5, bits: int = 16, stream: int | None = None, rounds: int = 10):
-        self.bits, self.stream, self.rounds = bits, stream, rounds
+        self.bits, self.stream, self.rounds = plain(bits), plain(stream), plain(rounds)
         self.p = p
         self.expansion = Expansion()
 
@@ -158,7 +158,7 @@ class Dropout(Module):
         law = self._law(value)
         law.check_entries()
         # the law's array, which is in memory: a frozen function has to find it in the layer
-        self.rate: Any = Constant(law.p) if law.scheduled else value
+        self.rate: Any = Constant(law.p) if law.scheduled else law.p
 
     @property
     def law(self) -> Law:

@@ -29,9 +29,9 @@ class _Waves(Encoding):
 
     def _set(self, count: int, in_features: int) -> None:
         name, limit = type(self).__name__, f"at most {MAX_OCTAVES} are possible"
-        valid = check_positive(name, self._count, count) <= MAX_OCTAVES
+        count = check_positive(name, self._count, count)
         why = "beyond which single precision has no frequencies"
-        ensure(valid, f"{name}: {self._count} is {shown(count)}; {limit}, {why}.")
+        ensure(count <= MAX_OCTAVES, f"{name}: {self._count} is {shown(count)}; {limit}, {why}.")
         setattr(self, self._count, count)
         self.in_features = check_in_features(name, in_features)
         check_features(name, self._count, count, self.width(abs(in_features)))

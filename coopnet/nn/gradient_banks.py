@@ -52,7 +52,7 @@ def gradient_banks(*fields: Any, banks: int | None = None) -> contextlib.Abstrac
         known, needed = isinstance(field, drnn.Module), "a NeuralField or another module is needed"
         ensure(known, f"gradient_banks: field {i} is {shown(field)}; {needed}.", TypeError)
     if banks is not None:
-        check_int("gradient_banks", "banks", banks, 1, MOST, f"None or an int from 1 to {MOST}")
+        banks = check_int("gradient_banks", "banks", banks, 1, MOST, f"None or an int from 1 to {MOST}")
     inside = "inside a symbolic loop, conditional or call the banks could not be summed; enter the context outside"
     ensure(not symbolic(), f"gradient_banks: {inside}.", RuntimeError)
 

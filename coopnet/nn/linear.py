@@ -62,8 +62,10 @@ class Linear(drnn.Linear, Module):
         self, in_features: int = -1, out_features: int = -1, bias: bool = True, init: str = "xavier_uniform",
         gain: float = 1.0,
     ):  # fmt: skip
-        for name, value in (("in_features", in_features), ("out_features", out_features)):
+        in_features, out_features = (
             check_features("Linear", name, check_in_features("Linear", value, name))
+            for name, value in (("in_features", in_features), ("out_features", out_features))
+        )
         check_choice("Linear", "init", init, tuple(INITS))
         super().__init__(in_features, out_features, check_flag("Linear", "bias", bias))
         self.init, self.gain = init, check_number("Linear", "gain", gain)

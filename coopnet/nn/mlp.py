@@ -48,10 +48,12 @@ class MLP(Sequential):
         output_activation: Any = None, dropout: float | Dropout = 0.0, bias: bool = False, init: str = "xavier_uniform",
         zero_last: bool = False,
     ):  # fmt: skip
-        check_features("MLP", "width", check_int("MLP", "width", width, 1))
-        check_int("MLP", "depth", depth, 0)
-        for name, value in (("in_features", in_features), ("out_features", out_features)):
+        width = check_features("MLP", "width", check_int("MLP", "width", width, 1))
+        depth = check_int("MLP", "depth", depth, 0)
+        in_features, out_features = (
             check_features("MLP", name, check_in_features("MLP", value, name))
+            for name, value in (("in_features", in_features), ("out_features", out_features))
+        )
         dropout_layer = dropout if isinstance(dropout, Dropout) else None
         shared = "which all hidden layers would share; leave it None, and the network numbers them"
         ensure(

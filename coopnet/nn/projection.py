@@ -84,9 +84,10 @@ class SparseProjection(Encoding):
 
     def __init__(self, in_features: int = -1, out_features: int = 64, density: float = 1 / 3, seed: int = 0):
         where = "SparseProjection"
-        if check_in_features(where, in_features) > MAX_ENTRIES:  # a tensor may have more rows than a vector components
+        in_features = check_in_features(where, in_features)
+        if in_features > MAX_ENTRIES:  # a tensor may have more rows than a vector components
             raise ValueError(f"{where}: in_features is {shown(in_features)}; fewer than 2^32 are possible.")
-        check_features(where, "out_features", check_positive(where, "out_features", out_features))
+        out_features = check_features(where, "out_features", check_positive(where, "out_features", out_features))
         check(is_number(density) and 2**-32 < density <= 1, where, "density", density, "a number in (2^-32, 1]")
         self.in_features, self.out_features, self.density = in_features, out_features, float(density)
         self.seed = check_unsigned(where, "seed", seed)

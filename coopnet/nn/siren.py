@@ -45,11 +45,14 @@ class SIREN(Sequential):
         self, in_features: int = -1, out_features: int = 1, width: int = 64, depth: int = 3, omega_0: float = 30.0,
         omega: float = 30.0,
     ):  # fmt: skip
-        check_features("SIREN", "in_features", check_in_features("SIREN", in_features))
-        for name, value in (("out_features", out_features), ("width", width)):
+        in_features = check_features("SIREN", "in_features", check_in_features("SIREN", in_features))
+        out_features, width = (
             check_features("SIREN", name, check_positive("SIREN", name, value))
-        check_layers("SIREN", "depth", check_positive("SIREN", "depth", depth), 2 * depth + 1)
-        check_above("SIREN", "omega_0", omega_0)
+            for name, value in (("out_features", out_features), ("width", width))
+        )
+        depth = check_positive("SIREN", "depth", depth)
+        check_layers("SIREN", "depth", depth, 2 * depth + 1)
+        omega_0 = check_above("SIREN", "omega_0", omega_0)
         self.omega = check_above("SIREN", "omega", omega)
         layers: list[Any] = [Linear(in_features, width), Sine(omega_0)]
         for _ in range(depth - 1):

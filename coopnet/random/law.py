@@ -13,7 +13,7 @@ from typing import Any
 import drjit as dr
 import numpy as np
 
-from ..checks import check, check_backend, check_type, check_unsigned, ensure, shown, shown_typed
+from ..checks import check, check_backend, check_type, check_unsigned, ensure, plain, shown, shown_typed
 from ..jit import kinds
 from ..jit.kernel_parameters import kept
 from . import draws
@@ -57,7 +57,7 @@ class Law:
             raise ValueError(f"{where}: rounds is {shown(rounds)}; accepted are 10 and 7.")
         self.scheduled = isinstance(p, dr.ArrayBase)
         (check_schedule if self.scheduled else check_probability)(p, where)
-        self.p, self.bits = kept(p) if self.scheduled else p, int(bits)
+        self.p, self.bits = kept(p) if self.scheduled else plain(p), int(bits)
         self.stream = check_unsigned(where, "stream", stream, 32)
         self.rounds, self.where = int(rounds), where
 

@@ -10,7 +10,7 @@ import drjit.nn as drnn
 import numpy as np
 
 from ..backend import namespace, require
-from ..checks import check, check_backend, check_lanes, check_mask, check_type, ensure, entries, is_number, shown
+from ..checks import check, check_backend, check_lanes, check_mask, check_type, ensure, entries, is_number, plain, shown
 from ..field import NeuralField
 from ..jit import kinds
 from ..jit.kernel_parameters import kept
@@ -108,8 +108,7 @@ def number(where: str, name: str, value: Any, leaf: type, positive: bool = False
     """``value``, a number, a row of them or a ``Float`` of the backend of ``leaf``, as a ``leaf``; of any size."""
     if isinstance(value, (list, tuple, np.ndarray)):
         value = _row(where, name, value, leaf)
-    if isinstance(value, np.number):
-        value = value.item()
+    value = plain(value)
     if not isinstance(value, dr.ArrayBase):
         kind = "positive" if positive else "finite"
         ok = is_number(value) and (value > 0 or not positive)

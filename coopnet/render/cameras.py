@@ -137,7 +137,7 @@ class Cameras:
         where = "Cameras.draw"
         check_type(where, "key", key, Key, "a coopnet.Key")
         if key.index is None:
-            check_positive(where, "samples", samples)
+            samples = check_positive(where, "samples", samples)
         uint32 = dr.uint32_array_t(type(self.to_world.array))
         return integers(self.pixels, key, uint32, samples, stream=PIXEL_STREAM)
 

@@ -146,7 +146,7 @@ def ray_march(
     check_choice(where, "dropout", dropout, MASKS)
     check_choice(where, "mode", mode, MODES)
     check_type(where, "occupancy", occupancy, OccupancyGrid | None, "an OccupancyGrid or None")
-    check_number(where, "termination", termination, 0)
+    termination = check_number(where, "termination", termination, 0)
     check(termination < 1, where, "termination", termination, "a number in [0, 1)")
     radiance = Radiance(field, density, color, where)
     networks = _networks(field, parameters, mode, where)

@@ -11,7 +11,18 @@ import numpy as np
 from drjit.opt import Muon, Optimizer
 
 from ..call import noting
-from ..checks import check, check_above, check_flag, check_number, check_type, ensure, is_int, is_number, shown
+from ..checks import (
+    check,
+    check_above,
+    check_flag,
+    check_int,
+    check_number,
+    check_type,
+    check_unsigned,
+    ensure,
+    is_number,
+    shown,
+)  # fmt: skip
 from ..engine import only_traced
 from ..field import NeuralField
 from ..jit import kinds
@@ -35,16 +46,16 @@ _NUMBERS = (*_FLOATS, dr.VarType.Float16, *(getattr(dr.VarType, f"{s}Int{n}") fo
 
 def check_run(
     field: Any, batch: Any, steps: Any, seed: Any, optimizer: Any, progress: Any, where: str = "fit"
-) -> None:  # fmt: skip
-    """Raise unless the arguments of a run are valid."""
+) -> tuple[int, int]:  # fmt: skip
+    """``steps`` and ``seed`` as plain ints; raises unless the arguments of a run are valid."""
     check_field(field, where, "field")
     ensure(len(field), f"{where}: the field has no parameters to train.")
     outside = not recording()
     ensure(outside, f"{where}: called while Dr.Jit records a function or loop; train outside of it.", RuntimeError)
     given = "key" if where == "fit" else "(key, job)"
     check_type(where, "batch", batch, Callable, f"a function {given} -> (coordinates, targets)")
-    check(is_int(steps, 0, 2**32 - 1), where, "steps", steps, "an int of at least 0 and fewer than 2^32")
-    check(is_int(seed, 0, 2**64 - 1), where, "seed", seed, "an int in [0, 2^64)")
+    steps = check_int(where, "steps", steps, 0, 2**32 - 1, "an int of at least 0 and fewer than 2^32")
+    seed = check_unsigned(where, "seed", seed)
     check_type(where, "optimizer", optimizer, Optimizer, "a drjit.opt optimizer")
     flat = not isinstance(optimizer, Muon)
     matrices = "the optimizer is a Muon, which needs matrices; a field's parameters are flat arrays"
@@ -52,6 +63,7 @@ def check_run(
     empty = not len(optimizer)
     ensure(empty, f"{where}: the optimizer holds parameters already; {where} gives it those of the field.")
     check_flag(where, "progress", progress)
+    return steps, seed
 
 
 def check_field(field: Any, where: str, name: str) -> None:
@@ -169,8 +181,6 @@ def rate(lr: Any) -> Callable[[int], float]:
 
 
 def _checked_rate(name: str, value: Any, needed: str) -> float:
-    if isinstance(value, (np.integer, np.floating)):
-        value = value.item()
     check(is_number(value, 0), "fit", name, value, needed)
     return float(value)
 

@@ -160,7 +160,7 @@ def fit(
     replicas = Replicas(group)
     with replicas.alike("the arguments"):
         optimizer = Adam(lr=1e-3) if optimizer is None else optimizer
-        arguments.check_run(field, batch, steps, seed, optimizer, progress)
+        steps, seed = arguments.check_run(field, batch, steps, seed, optimizer, progress)
         rate = arguments.rate(optimizer.lr if lr is None else lr)
         measure = Metric(metric, metric_every, higher_is_better, patience)
         check_file(checkpoint, checkpoint_every, resume, metadata)

@@ -24,12 +24,12 @@ class Metric(Hook):
 
     def __init__(self, function: Any, every: int, higher_is_better: bool, patience: int | None):
         check_type("fit", "metric", function, Callable | None, "a function field -> float")
-        check_positive("fit", "metric_every", every)
-        check_flag("fit", "higher_is_better", higher_is_better)
+        self.every = check_positive("fit", "metric_every", every)
+        self.higher = check_flag("fit", "higher_is_better", higher_is_better)
+        self.patience = None if patience is None else check_positive("fit", "patience", patience)
         if patience is not None:
-            check_positive("fit", "patience", patience)
             ensure(function is not None, "fit: patience needs a metric.")
-        self.function, self.every, self.higher, self.patience = function, every, higher_is_better, patience
+        self.function = function
 
     def until(self, run: Any) -> int:
         return self.every - run.result.steps % self.every if self.function is not None else sys.maxsize

@@ -25,19 +25,19 @@ from typing import Any
 
 import drjit as dr
 import drjit.opt as dropt
-import numpy as np
 
 from ..checks import (
     check,
     check_above,
     check_backend,
     check_flag,
+    check_int,
     check_mask,
     check_number,
     check_samples,
     check_type,
-    is_int,
     is_number,
+    plain,
     shown,
 )  # fmt: skip
 from ..jit.optimizers import EntryAdam, Extension, adam_correction, memories, opaque_rate, values
@@ -60,9 +60,10 @@ class Extended(Extension):
             _strength(where, "lr", lr)
         check_type(where, "params", params, Mapping | None, "a mapping from names to arrays")
         check_parameters(where, params or {})
-        for name, count, minimum in (("accumulate", accumulate, 1), ("lookahead", lookahead, 0)):
-            check(is_int(count, minimum, 2**32 - 1), where, name, count, f"an int of at least {minimum}")
-        self.accumulate, self.lookahead = accumulate, lookahead
+        self.accumulate, self.lookahead = (
+            check_int(where, name, count, minimum, 2**32 - 1, f"an int of at least {minimum}")
+            for name, count, minimum in (("accumulate", accumulate, 1), ("lookahead", lookahead, 0))
+        )
         self.l2_reg, self.alpha = _strength(where, "l2_reg", l2_reg), _strength(where, "alpha", alpha)
         if options.get("mask_updates") and self._remembers:
             raise ValueError(f"{where}: mask_updates=True goes with neither accumulate nor lookahead.")
@@ -84,13 +85,13 @@ class Extended(Extension):
         flat = [value.array for value in values(self).values()]
         if grad_scale is not None:
             if not isinstance(grad_scale, dr.ArrayBase):
-                grad_scale = grad_scale.item() if isinstance(grad_scale, np.number) else grad_scale
+                grad_scale = plain(grad_scale)
                 check_type(where, "grad_scale", grad_scale, int | float, "a number or a Dr.Jit array of one")
                 grad_scale = check_number(where, "grad_scale", grad_scale)
             else:
                 tp = type(grad_scale)
-                plain = dr.is_jit_v(tp) and dr.depth_v(tp) == 1 and not dr.is_special_v(tp) and not dr.is_tensor_v(tp)
-                valid = plain and (dr.is_float_v(tp) or dr.is_integral_v(tp)) and not dr.is_mask_v(tp)
+                row = dr.is_jit_v(tp) and dr.depth_v(tp) == 1 and not dr.is_special_v(tp) and not dr.is_tensor_v(tp)
+                valid = row and (dr.is_float_v(tp) or dr.is_integral_v(tp)) and not dr.is_mask_v(tp)
                 check_type(
                     where, "grad_scale", grad_scale, dr.ArrayBase if valid else (), "a number or an array of one"
                 )

@@ -6,8 +6,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from ..checks import check, ensure, is_number, shown
 
 
@@ -81,6 +79,5 @@ def is_of_steps_alone(rate: Callable[[int], float]) -> bool:
 
 def _number(where: str, name: str, value: Any, least: float = -math.inf) -> None:
     """Raise unless ``value`` is a finite number of at least ``least``, Python's or NumPy's."""
-    plain = value.item() if isinstance(value, np.generic) else value
     bound = "" if least == -math.inf else f" of at least {least:g}"
-    check(is_number(plain, least), where, name, value, f"a finite number{bound}")
+    check(is_number(value, least), where, name, value, f"a finite number{bound}")

@@ -10,6 +10,7 @@ from typing import Any
 import drjit as dr
 from drjit.opt import Optimizer
 
+from ..checks import plain
 from ..engine import ExternalProducts, innermost, leaving, loss_inside
 from ..field import NeuralField
 from ..jit.batch_size import batch_size_known
@@ -41,6 +42,11 @@ class Options:
     multipliers: Mapping[str, float] | None = None
     ema: EMA | None = None
     loss_scale: float | None = None
+
+    def __post_init__(self) -> None:
+        # an operation of a NumPy number with a Dr.Jit array would be NumPy's
+        for name in ("weight_decay", "clip_norm", "loss_scale"):
+            object.__setattr__(self, name, plain(getattr(self, name)))
 
 
 class Step:

@@ -104,12 +104,12 @@ def calibrate(
     """
     check_trained(field, _WHERE)
     check_choice(_WHERE, "method", method, METHODS)
-    check_int(_WHERE, "samples", samples, 2, 2**24)
-    check_unsigned(_WHERE, "seed", seed)
+    samples = check_int(_WHERE, "samples", samples, 2, 2**24)
+    seed = check_unsigned(_WHERE, "seed", seed)
     check_type(_WHERE, "held_out", held_out, (tuple, list), "a pair (coordinates, targets)")
     coordinates, targets = pair(held_out, field, _WHERE, "held_out is")
     single = dr.float32_array_t(type(coordinates[0]))
-    key = Key(int(seed), None, 0).traced(dr.uint32_array_t(single))
+    key = Key(seed, None, 0).traced(dr.uint32_array_t(single))
     with dr.suspend_grad():
         mean, deviation = moments(field, coordinates, key, samples)
         squares = [dr.square(single(m) - t) for m, t in zip(mean, targets, strict=True)]

@@ -46,9 +46,9 @@ def draw(
     With ``inputs``, the first entry of a batch is any PyTree.
     """
     check_type(where, "batch", batch, Callable, "a function key -> (coordinates, targets)")
-    check_int(where, name, count, 1, 2**32 - 1)
-    check_unsigned(where, "seed", seed)
-    return _drawn(field, batch, count, int(seed), where, inputs_and_targets if inputs else pair)
+    count = check_int(where, name, count, 1, 2**32 - 1)
+    seed = check_unsigned(where, "seed", seed)
+    return _drawn(field, batch, count, seed, where, inputs_and_targets if inputs else pair)
 
 
 def _drawn(

@@ -134,7 +134,7 @@ def laplace(
     """
     check_trained(field, _WHERE)
     if samples is not None:
-        check_int(_WHERE, "samples", samples, 1, 2**53)
+        samples = check_int(_WHERE, "samples", samples, 1, 2**53)
     for name, value in (("noise", noise), ("prior", prior)):
         if value is not None:
             check(1e-18 < check_above(_WHERE, name, value) < 1e18, _WHERE, name, value, "a number from 1e-18 to 1e18")
@@ -210,7 +210,7 @@ class _ParameterSums:
             entries, matrix, squares = self.frozen(self.field, coordinates, targets)
         self.entries = [a + b for a, b in zip(self.entries, entries, strict=True)] if self.entries else entries
         dr.eval(self.entries)
-        self.matrix = self.matrix + matrix.numpy().astype(np.float64)
+        self.matrix = self.matrix + matrix.numpy()
         self.squares += float(squares.numpy()[0])
         width = max(dr.width(v) for v in coordinates)
         self.samples += width
@@ -235,9 +235,12 @@ def _products(field: NeuralField, coordinates: list, targets: list) -> tuple[lis
     if linear.last.linear.config[2]:
         hidden.append(slope + 0 * hidden[0])
     table = dr.tensor_t(single)(nested(hidden))
+    double = dr.float64_array_t(type(table))
     by_entry = [_squares(unit, rows) for rows in derivatives.rows]
     dr.eval(squares, table, by_entry)  # in one kernel, and not in one for each sum
     entries = [_entry_sums(part, unit, sums) for part, sums in zip(linear.grids, by_entry, strict=True)]
+    # in double precision: features are often nearly collinear, and rounding would hide their smallest eigenvalues
+    table = double(table)
     return entries, dr.matmul(table, table, Bt=True), dr.sum(squares)
 
 

@@ -275,3 +275,29 @@ def test_bad_arguments_of_fit_mesh(tmp_path, change, words):
     with pytest.raises((ValueError, TypeError), match=r"^fit_mesh: ") as info:
         mesh.fit_mesh(**arguments)
     assert words in str(info.value) and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (dict(field=3), "field is a int"), (dict(width=0), "width is 0"), (dict(height=1.5), "height is 1.5"),
+        (dict(azimuth="left"), "azimuth is 'left'"), (dict(elevation=91), "elevation is 91"),
+        (dict(up="w"), "up is 'w'"),        (dict(field=cn.NeuralField(None, cn.MLP(3, 1))), ".*not built yet"),
+    ],
+)  # fmt: skip
+def test_bad_arguments_of_render(change, words, backend):
+    field = cn.NeuralField(None, cn.MLP(3, 1, width=8, depth=1)).build(backend)
+    with pytest.raises((TypeError, ValueError), match=f"^mesh.render: {words}"):
+        mesh.render(**(dict(field=field, width=4, height=4) | change))
+
+
+def test_bad_arguments_of_draw_samples(tmp_path):
+    trimesh.creation.box().export(tmp_path / "box.obj")
+    box = mesh.load(tmp_path / "box.obj")
+    for change, words in (
+        (dict(mesh=3), "mesh is a int"),
+        (dict(count=0), "count is 0"),
+        (dict(seed=-1), "seed is -1"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=f"^mesh.draw_samples: {words}"):
+            mesh.draw_samples(**(dict(mesh=box, count=8) | change))

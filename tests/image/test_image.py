@@ -243,7 +243,7 @@ def test_defaults():
 
 
 def test_unknown_encodings():
-    with pytest.raises(ValueError, match="encoding is 'fourier'; accepted are sinusoidal, triangular, hashgrid, ident"):
+    with pytest.raises(ValueError, match="encoding is 'fourier'; accepted are 'sinusoidal', 'triangular', 'hash"):
         images.make_field(4, 4, encoding="fourier")
 
 
@@ -278,13 +278,13 @@ GOOD = np.zeros((2, 3, 3), np.float32)
         (dict(fraction=-0.5), "fraction is -0.5"),
         (dict(fraction=1.01), "fraction is 1.01"),
         (dict(fraction=math.nan), "fraction is nan"),
-        (dict(batch=0), "batch is 0; an int in"),
+        (dict(batch=0), "batch is 0; an int from 1"),
         (dict(batch=2**24 + 1), "batch is 16777217"),
         (dict(lr=0), "lr is 0; a positive number"),
         (dict(lr=-0.5), "lr is -0.5"),
         (dict(lr=math.inf), "lr is inf"),
         (dict(lr=math.nan), "lr is nan"),
-        (dict(steps=0), "steps is 0; an int in"),
+        (dict(steps=0), "steps is 0; an int from 1"),
         (dict(steps=2**32), "steps is 4294967296"),
         (dict(image=GOOD[..., :2]), r"image is of shape \(2, 3, 2\); an array"),
         (dict(image=GOOD[..., 0]), r"image is of shape \(2, 3\)"),
@@ -300,6 +300,62 @@ def test_bad_arguments(tmp_path, change, words):
     assert not (tmp_path / "out").exists()
 
 
+SMALL = np.full((2, 3, 3), 0.5, np.float32)
+DRAWINGS = {
+    "make_field": (lambda f, **k: images.make_field(**(dict(width=4, height=4) | k)), [
+        (dict(width=0), "width is 0"), (dict(height=2.5), "height is 2.5"), (dict(channels=0), "channels is 0"),
+        (dict(fraction=0), "fraction is 0"), (dict(width=2**20, height=2**20), "fewer than 2"),
+    ]),
+    "training_pixels": (lambda f, **k: images.training_pixels(**(dict(count=4, fraction=0.5, seed=1) | k)), [
+        (dict(count=0), "count is 0"), (dict(fraction=2), "fraction is 2"), (dict(seed=-1), "seed is -1"),
+    ]),
+    "render": (lambda f, **k: images.render(**(dict(field=f, width=4, height=4) | k)), [
+        (dict(width=0), "width is 0"), (dict(height=None), "height is None"), (dict(field=3), "field is a int"),
+        (dict(field=cn.NeuralField(None, cn.MLP(2, 1))), "not built yet"), (dict(region=(0, 0, 1)), "region is "),
+        (dict(region=(0, 0, 0, 1)), "region is "), (dict(region=(0, 0, math.nan, 1)), "region is "),
+        (dict(region=()), "region is "),
+    ]),
+    "render_mc": (lambda f, **k: images.render_mc(**(dict(field=f, width=4, height=4, samples=2) | k)), [
+        (dict(seed=-1), "seed is -1"), (dict(width=-1), "width is -1"), (dict(field=None), "field is a NoneType"),
+        (dict(region="all"), "region is 'all'"),
+    ]),
+    "pixels": (lambda f, **k: images.pixels(**(dict(index=dr.llvm.ad.UInt32(1), width=4, height=4) | k)), [
+        (dict(index=3), "index is a int"), (dict(index=dr.llvm.ad.Float(1)), "index is a Float"),
+        (dict(width=0), "width is 0"), (dict(region=(0, 0, 1, -1)), "region is "),
+    ]),
+    "psnr": (lambda f, **k: images.psnr(**(dict(a=SMALL, b=SMALL) | k)), [
+        (dict(a=SMALL.astype(np.uint8)), "a is of uint8"), (dict(b=SMALL[:1]), r"b \(1, 3, 3\)"),
+        (dict(b=SMALL.tolist()), "b is a list"),
+    ]),
+    "save": (lambda f, **k: images.save(**(dict(path="x.png", values=SMALL) | k)), [
+        (dict(values=np.full((2, 3, 3), 255, np.uint8)), r"of uint8; .*values / np.float32\(255\)"),
+        (dict(values=SMALL[0]), "has the shape"), (dict(values=SMALL[:, :, :2]), "has the shape"),
+        (dict(values=SMALL[:0]), "has the shape"),
+        (dict(path="x.abc"), "suffix is '.abc'"), (dict(path="x"), "suffix is ''"),
+    ]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_bad_arguments_of_drawing(name, backend, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    field = cn.NeuralField(None, cn.MLP(2, 1, width=8, depth=1, dropout=0.5)).build(backend)
+    call, changes = DRAWINGS[name]
+    for change, words in changes:
+        with pytest.raises((TypeError, ValueError), match=f"^image.{name}: .*{words}"):
+            call(field, **change)
+    for inputs in (1, 3):
+        with pytest.raises(ValueError, match=f"field.in_features is {inputs}; 2 is needed"):
+            images.render(cn.NeuralField(None, cn.MLP(inputs, 1, width=8, depth=1)).build(backend), 2, 2)
+    assert not list(tmp_path.iterdir())
+
+
+def test_long_thin_pictures_have_small_grids():
+    """A level has at most 16 entries for each training pixel, rounded up to a power of two."""
+    for size, entries in (((10**5, 9), 2**22), ((10**4, 4), 2**18), ((4, 10**4), 2**18), ((1, 10**3), 2**12)):
+        assert images.make_field(*size, fraction=0.25).encoding.hashmap_size == entries
+
+
 class Halves(np.ndarray):
     """Of whatever size: looking for the extremes of four billion pixels takes seconds."""
 
@@ -309,7 +365,7 @@ class Halves(np.ndarray):
 
 
 def test_ends_of_the_ranges():
-    fine = dict(image=GOOD, fraction=0.5, batch=5, lr=0.1, steps=3)
+    fine = dict(image=GOOD, fraction=0.5, batch=5, lr=0.1, steps=3, seed=0)
     for change in (
         {}, dict(fraction=1), dict(fraction=1e-9), dict(batch=1), dict(batch=2**24), dict(lr=1e-30), dict(lr=1e30),
         dict(steps=1), dict(steps=2**32 - 1), dict(image=GOOD[:1, :2]), dict(image=GOOD[:2, :1, :1]),

@@ -88,6 +88,33 @@ def compare_with_reference(backend, ns, activation, precision):
     np.testing.assert_allclose(posterior.std(p).numpy(), expected, rtol=5e-4 if precision == "single" else 3e-2)
 
 
+def test_nearly_collinear_features(ns):
+    """The smallest eigenvalues of the last layer's matrix would be lost in sums of single precision."""
+    network = cn.Sequential(cn.Linear(2, 16), cn.ReLU(), cn.Linear(16, 1))
+    field = cn.NeuralField(None, network, in_features=2).build(dr.backend_v(ns.Float), "auto", seed=1)
+    w = np.float16([1, 0.5] + 2.0**-9 * np.random.default_rng(0).standard_normal((16, 2))).astype(np.float32)
+    field.set_matrix("network.layers.0.weights", w)
+    field.set_matrix("network.layers.0.bias", np.full(16, 0.5, np.float32))
+
+    def batch(key):
+        x, y = (v + 0.25 for v in cn.uniform(2, key, ns.Float, 2**12))
+        return [x, y], [x]
+
+    def hidden(x):
+        h = np.maximum(np.float64(w) @ x + 0.5, 0)
+        return np.vstack([h, np.ones_like(h[:1])])
+
+    noise = 0.01
+    posterior = cn.laplace(field, batch, 2, noise=noise, prior=1.0)
+    data = [batch(cn.Key(0, step=i).traced(ns.UInt32))[0] for i in range(2)]
+    x = np.concatenate([np.stack([v.numpy() for v in part]) for part in data], axis=1).astype(np.float64)
+    p = np.random.default_rng(1).random((2, 64)).astype(np.float32)
+    found = posterior.std([ns.Float(v) for v in p]).numpy()[0]
+    covariance = ref.laplace(hidden(x)[None], noise, 1.0)
+    expected = ref.linearized_std(hidden(np.float64(p))[None], covariance)
+    np.testing.assert_allclose(found, expected[0], rtol=1e-3 if field.precision == "single" else 0.5)
+
+
 def test_drawn_functions_agree_with_the_reference(backend, ns):
     """The table and the last layer of a key, by hand."""
     field = make_field(backend, ns)

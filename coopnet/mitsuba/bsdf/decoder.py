@@ -54,9 +54,7 @@ class Decoder(Traversed):
     ):
         where = "Decoder"
         self.directions = check_choice(where, "directions", directions, tuple(features.FEATURES))
-        if eta is not None:
-            check_above(where, "eta", eta)
-        self.eta = None if eta is None else float(eta)
+        self.eta = None if eta is None else check_above(where, "eta", eta)
         self.direction_features = features.count(directions, eta)
         check_field(field, where, outputs=(3,))
         if latent_features is None:

@@ -125,11 +125,10 @@ def fit_bsdf(
     one_side = all(bsdf.class_name() != "TwoSidedBRDF" for bsdf in outermost)
     ensure(one_side, f"{where}: reference is twosided, but only the front of a BSDF is learned; {hint}.")
     check_choice(where, "directions", directions, tuple(FEATURES))
-    for name, value in (("steps", steps), ("samples", samples), ("lobe_resolution", lobe_resolution)):
-        if value is not None:
-            check_positive(where, name, value)
-    check_above(where, "lr", lr)
-    check_unsigned(where, "seed", seed, 63)
+    steps, samples = check_positive(where, "steps", steps), check_positive(where, "samples", samples)
+    if lobe_resolution is not None:
+        lobe_resolution = check_positive(where, "lobe_resolution", lobe_resolution)
+    lr, seed = check_above(where, "lr", lr), check_unsigned(where, "seed", seed, 63)
     check_flag(where, "progress", progress)
     check_reflects(reference, where)
     eta = find_eta(reference, where)

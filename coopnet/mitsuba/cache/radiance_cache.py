@@ -141,10 +141,12 @@ class RadianceCache:
         >>> cache.train(100, lr=1e-3)
         """
         where = f"{_WHERE}.train"
-        check_int(where, "steps", steps, 0)
-        for name, value in (("samples", samples), ("vertices", vertices), ("tail", tail)):
+        steps = check_int(where, "steps", steps, 0)
+        samples, vertices, tail = (
             check_int(where, name, value, 1, 2**24 if name == "samples" else LONGEST)
-        check_int(where, "sensor", sensor, 0, len(self.scene.sensors()) - 1)
+            for name, value in (("samples", samples), ("vertices", vertices), ("tail", tail))
+        )
+        sensor = check_int(where, "sensor", sensor, 0, len(self.scene.sensors()) - 1)
         return self._training.run(steps, lr, (samples, vertices, tail, sensor))
 
     def reset(self) -> None:
@@ -197,10 +199,10 @@ class RadianceCache:
         >>> image = mi.render(scene, integrator=cache.integrator(spread=0.01), spp=4)
         """
         where = f"{_WHERE}.integrator"
-        check_int(where, "vertices", vertices, 0, LONGEST)
+        vertices = check_int(where, "vertices", vertices, 0, LONGEST)
         if spread is not None:
-            check_above(where, "spread", spread)
-        check_int(where, "max_depth", max_depth, 1)
+            spread = check_above(where, "spread", spread)
+        max_depth = check_int(where, "max_depth", max_depth, 1)
         check_flag(where, "hide_emitters", hide_emitters)
         made = variants.made("RadianceCacheIntegrator")
         return made(self.averaged, self.output, Ending(vertices, spread), max_depth, hide_emitters)

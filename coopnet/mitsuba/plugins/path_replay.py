@@ -28,10 +28,10 @@ def path_replay() -> type:
             self, where: str, max_depth: int, rr_depth: int, hide_emitters: bool, banks: int, key: Key | None,
             properties: Any,
         ):  # fmt: skip
-            check_int(where, "max_depth", max_depth, -1, 2**31 - 1, "-1 or an int from 0 on")
-            check_int(where, "rr_depth", rr_depth, 1, 2**31 - 1, "an int from 1 on")
+            max_depth = check_int(where, "max_depth", max_depth, -1, 2**31 - 1, "-1 or an int from 0 on")
+            rr_depth = check_int(where, "rr_depth", rr_depth, 1, 2**31 - 1, "an int from 1 on")
             check_flag(where, "hide_emitters", hide_emitters)
-            check_int(where, "banks", banks, 0, MOST, f"an int from 0 to {MOST}")
+            banks = check_int(where, "banks", banks, 0, MOST, f"an int from 0 to {MOST}")
             properties = mi.Properties() if properties is None else properties
             properties["max_depth"], properties["rr_depth"] = max_depth, rr_depth
             properties["hide_emitters"] = hide_emitters

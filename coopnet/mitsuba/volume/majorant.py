@@ -51,8 +51,7 @@ def measured(values: Callable[[list], Any]) -> float:
 
 def exceeded(where: str, values: Callable[[list], Any], limit: float, samples: int, seed: int) -> tuple[float, float]:
     """The share of random points where ``values`` are above ``limit``, and the largest value divided by ``limit``."""
-    check_positive(where, "samples", samples)
-    check_unsigned(where, "seed", seed, 64)
+    samples, seed = check_positive(where, "samples", samples), check_unsigned(where, "seed", seed)
     y = values(uniform(3, Key(seed), mi.Float, samples, stream=CHECK_STREAM))
     count, most = int(dr.count(y > limit)[0]), float(dr.max(y)[0]) / limit
     if count:

@@ -29,9 +29,7 @@ class Group:
     size = 1  #: how many there are
 
     def __init__(self, *, chunks: int | None = None):
-        if chunks is not None:
-            check_positive(type(self).__name__, "chunks", chunks)
-        self.chunks = chunks
+        self.chunks = None if chunks is None else check_positive(type(self).__name__, "chunks", chunks)
 
     def sum(self, array: Any) -> Any:
         """The sum over all processes of a flat evaluated Dr.Jit array, in its own memory if possible."""

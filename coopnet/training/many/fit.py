@@ -11,7 +11,7 @@ from typing import Any
 import drjit as dr
 from drjit.opt import Adam, Optimizer
 
-from ...checks import check, check_type, ensure, entries, is_int, shown
+from ...checks import check_int, check_type, ensure, entries, shown
 from ...field import NeuralField
 from ...io import describe
 from ...io.architecture import outline
@@ -110,7 +110,7 @@ def fit_many(
     >>> results = cn.fit_many(fields, batch, 100, directory="waves", progress=False)
     """
     optimizer = Adam(lr=1e-3) if optimizer is None else optimizer
-    _check(fields, batch, steps, seed, optimizer, together, progress)
+    steps, seed = _check(fields, batch, steps, seed, optimizer, together, progress)
     check_every("fit_many", checkpoint_every)
     folder = Directory(directory, len(fields))
     options = Options(loss, objective, None, weight_decay, clip_norm, multipliers, None, loss_scale)
@@ -138,12 +138,12 @@ def fit_many(
     return [jobs.results.get(number) for number in range(len(fields))]
 
 
-def _check(fields: Any, batch: Any, steps: Any, seed: Any, optimizer: Any, together: Any, progress: Any) -> None:
+def _check(fields: Any, batch: Any, steps: Any, seed: Any, optimizer: Any, together: Any, progress: Any) -> tuple:
     check_type("fit_many", "fields", fields, Sequence, "a sequence of NeuralFields")
     fields = entries("fit_many", "fields", fields)
     ensure(fields, "fit_many: fields is empty; a NeuralField for each job is needed.")
     arguments.check_field(fields[0], "fit_many", "fields[0]")
-    arguments.check_run(fields[0], batch, steps, seed, optimizer, progress, "fit_many")
+    steps, seed = arguments.check_run(fields[0], batch, steps, seed, optimizer, progress, "fit_many")
     last = seed + len(fields) - 1
     ensure(last < 2**64, f"fit_many: seed is {seed}, and that of the last job {last}; ints in [0, 2^64) are needed.")
     describe(fields[0])  # only once, because it takes as long as all other checks of a field
@@ -156,7 +156,8 @@ def _check(fields: Any, batch: Any, steps: Any, seed: Any, optimizer: Any, toget
         same = _identity(field) == first
         ensure(same, f"fit_many: fields[{number}] differs from fields[0] in architecture, precision or backend.")
     if together is not None:
-        check(is_int(together, 1, len(fields)), "fit_many", "together", together, f"an int from 1 to {len(fields)}")
+        check_int("fit_many", "together", together, 1, len(fields))
+    return steps, seed
 
 
 def _identity(field: NeuralField) -> tuple:

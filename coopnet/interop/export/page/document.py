@@ -16,7 +16,7 @@ import numpy as np
 
 from ....backend import namespace
 from ....bounds import corners
-from ....checks import check, check_above, check_choice, check_flag, ensure, entries, is_int, is_number
+from ....checks import check, check_above, check_choice, check_flag, ensure, entries, is_int, is_number, plain
 from ....field import NeuralField
 from ....random.key import Key
 from ....uncertainty import draws, mc_dropout
@@ -100,6 +100,8 @@ class View:
     moving: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("azimuth", "elevation", "masks", "intensity"):
+            object.__setattr__(self, name, plain(getattr(self, name)))
         check(isinstance(self.title, str), "View", "title", self.title, "a string", TypeError)
         check(self.region is None or _is_region(self.region), "View", "region", self.region, _REGION)
         check(is_number(self.azimuth), "View", "azimuth", self.azimuth, "a number")
