@@ -17,6 +17,7 @@ Other kernels can add to banks, too: they override :meth:`BankOp.cotangents`, as
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -74,9 +75,12 @@ class BankOp(NetworkOp):
         sample = batch_sample([*dys, *xs], samples)
         key_args, lanes = self._key_args(samples), None
         sets = [Banks(b, self.ops, count) for b in self.buffers]
+        nans = None if self.plan.situation.cuda else dr.zeros(dr.uint32_array_t(type(dys[0])), count)
+        for banks in sets:
+            banks.nans = nans
         if count > 1 or which is not None:
             # first, so that the losses, which the caller has scheduled, become a part of the same kernel
-            dr.eval(self.beforehand(xs, dys, samples), which, sample, [banks.zeros for banks in sets])
+            dr.eval(self.beforehand(xs, dys, samples), which, sample, [banks.zeros for banks in sets], nans)
             lanes = Warps(dr.uint32_array_t(type(dys[0])), samples)
             xs, dys = lanes.widen(xs), lanes.widen(dys)
             which = None if which is None else lanes.widen([which])[0]
@@ -128,6 +132,8 @@ class BankOp(NetworkOp):
             xs = with_room(xs, matrices(ops), in_use(ops, self.plan.vectors))
             tape = self.plan.evaluate(ops, xs, key, ordered=self.plan.situation.cuda)
             dys, more = self.cotangents(tape, dys)
+            if sets and sets[0].nans is not None:
+                dr.scatter(sets[0].nans, 1, k, dr.isnan(sum(dys)))
             return [*self.plan.pullback(tape, dys, key, visit), *more] or [dys[0]]  # a call must return an array
 
         return back
@@ -206,6 +212,8 @@ class Banks:
         # Only the gradients of banks are read, not their values, so all banks share one array of values.
         value = dr.opaque(leaf, 0, (width,)) if self.apart else dr.detach(buffer)
         self.banks, self.zeros = [leaf(value) for _ in range(count)], list[Any]()
+        #: For each bank, whether a cotangent was NaN. On LLVM, Dr.Jit adds no NaN to what another one is not added to.
+        self.nans: Any = None
         dr.enable_grad(self.banks)
         if symbolic():
             for bank in self.banks:
@@ -265,6 +273,9 @@ class Banks:
     def _gradients(self) -> Iterator[Any]:
         """The gradient of each bank, in the layout of the packed buffer."""
         gradients = [dr.grad(bank) for bank in self.banks]
+        if self.nans is not None:
+            nans = (dr.gather(type(self.nans), self.nans, k) > 0 for k in range(len(gradients)))
+            gradients = [dr.select(nan, math.nan, g) for nan, g in zip(nans, gradients, strict=True)]
         if not self.apart:
             return iter(gradients)
         entry = dr.arange(dr.uint32_array_t(self.leaf), self.width)

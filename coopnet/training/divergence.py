@@ -26,9 +26,9 @@ class DivergenceMonitor(Hook):
     def begin(self, run: Any) -> None:
         self.run, self.result = run, run.result
         self.first = run.result.steps
-        self.skipped = self.skipped_before = run.step.skipped()
+        self.skipped_before = run.step.skipped()
         self.looked = -1
-        self.bad_losses = self.bad_steps = 0  # consecutive ones, up to now
+        self.bad_losses = 0  # consecutive ones, up to now
         self.found, self.bad_step = "", 0  # the arrays that were not finite, in words, and the first such step
         self._keep()
 
@@ -73,8 +73,7 @@ class DivergenceMonitor(Hook):
         ok = [math.isfinite(v) for v in losses]
         tail = ok[::-1].index(True) if any(ok) else len(ok)
         self.bad_losses = tail if any(ok) else self.bad_losses + tail
-        new, self.skipped = self.result.skipped - self.skipped, self.result.skipped
-        self.bad_steps = self.bad_steps + new if new == len(losses) else 0
+        self.bad_steps = self.step.skips_in_a_row()
         enough = limits.DIVERGED_LOSSES
         if at_end:  # in a short run fewer suffice, if all are bad; a loss scaler may have skipped a single step
             enough = min(enough, max(1 if self.step.scaler is None else 2, steps - self.first))
@@ -139,7 +138,7 @@ class DivergenceMonitor(Hook):
 
     def skipped_message(self) -> str:
         """The warning if more than half of the steps were skipped, otherwise nothing."""
-        skipped, steps = self.skipped - self.skipped_before, self.looked - self.first
+        skipped, steps = self.result.skipped - self.skipped_before, self.looked - self.first
         if 2 * skipped <= steps:
             return ""
         advice = "a smaller loss, bounded outputs, single precision (on LLVM)"

@@ -16,17 +16,17 @@ class LossScaler:
 
     It does the same as ``drjit.opt.GradScaler``, but separately from the optimizer's step, so that either may run
     elsewhere. Its whole state is in arrays, so that it works in a frozen function: ``it`` is the number of steps since
-    the last skipped one, and ``skipped`` the number of skipped steps. With ``grows=False`` the scale is never
-    increased.
+    the last skipped one, ``skipped`` the number of skipped steps, and ``streak`` how many of them were the last ones.
+    With ``grows=False`` the scale is never increased.
     """
 
-    DRJIT_STRUCT = {"scale_factor": object, "it": object, "skipped": object}
+    DRJIT_STRUCT = {"scale_factor": object, "it": object, "skipped": object, "streak": object}
 
     def __init__(self, dtype: type, scale: float = limits.SCALE_START, grows: bool = True):
         self.grows = grows
         uint32 = dr.uint32_array_t(dtype)
         self.scale_factor = dr.opaque(dtype, scale)
-        self.it, self.skipped = dr.opaque(uint32, 0), dr.opaque(uint32, 0)
+        self.it, self.skipped, self.streak = (dr.opaque(uint32, 0) for _ in range(3))
 
     def scale(self, loss: Any) -> Any:
         return loss * self.scale_factor
@@ -53,7 +53,8 @@ class LossScaler:
         it, unscaling = dr.select(good, self.it + 1, 0), dr.rcp(self.scale_factor)
         self.scale_factor, self.it = scale, it
         self.skipped = self.skipped + dr.select(self.skips(), 1, 0)
-        dr.schedule(unscaling, scale, it, self.skipped)
+        self.streak = dr.select(self.skips(), self.streak + 1, 0)
+        dr.schedule(unscaling, scale, it, self.skipped, self.streak)
         return {"grad_scale": unscaling, "active": good}
 
     def skips(self) -> Any:

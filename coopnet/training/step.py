@@ -313,6 +313,10 @@ class Step:
         """How many steps the scaler has skipped."""
         return 0 if self.scaler is None else int(self.scaler.skipped.numpy()[0])
 
+    def skips_in_a_row(self) -> int:
+        """How many of the last steps the scaler has skipped, one after the other."""
+        return 0 if self.scaler is None else int(self.scaler.streak.numpy()[0])
+
 
 # Frozen functions traverse the global variables that they refer to, at every call. These refer to none.
 

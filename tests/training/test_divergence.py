@@ -187,6 +187,35 @@ def test_all_steps_skipped(ns, backend, every):
     assert result.steps == result.skipped == {10: 70, 1000: 100}[every]
 
 
+@pytest.mark.parametrize("first", [[], [5]])
+def test_steps_skipped_from_some_step_on(ns, backend, first, set_limits):
+    """Wherever the windows of a look begin, and whatever was skipped before: the last 64 steps count, alone and among
+    other fields in one kernel.
+    """
+    set_limits(WINDOW_STEPS=32)
+    begin = 80
+
+    def batch(key):
+        x, y = cn.uniform(2, key, ns.Float, 64)
+        step = ns.UInt32(key.step)
+        skips = step >= begin
+        for number in first:
+            skips |= step == number
+        return [x, y], [dr.select(skips, ns.Float(1), 0), x]
+
+    def loss(y, t):
+        # its gradient is not finite where the target is 1
+        return dr.square(y[1] - t[1]) + dr.select(t[0] > 0, dr.sqrt(dr.abs(y[0] - dr.detach(y[0]))), 0)
+
+    words = [f"all steps from step {begin} on were skipped", "the losses are finite, but not their gradients"]
+    result = diverges(words, make(backend, "half"), batch, 400, loss=loss)
+    assert begin + 64 <= result.steps < begin + 64 + 32 and result.skipped == result.steps - begin + len(first)
+    fields = [make(backend, "half") for _ in range(2)]
+    with pytest.warns(RuntimeWarning, match=f"job .: fit: training diverged: {words[0]}"):
+        results = cn.fit_many(fields, lambda key, job: batch(key), 200, loss=loss, together=2, progress=False)
+    assert [r.stopped for r in results] == ["diverged"] * 2 and results[0].steps < begin + 64 + 32
+
+
 def test_few_skipped_steps_need_no_warning(ns, backend, tmp_path):
     """Of those of this run: a resumed one is not blamed for what came before, though it counts on."""
     batch, path = batch_of(ns, [0, 2]), tmp_path / "run.safetensors"

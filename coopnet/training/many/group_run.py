@@ -48,8 +48,8 @@ class GroupRun(Run):
         self.taken = 0
         going = [k for k, run in enumerate(self.runs) if run.result.stopped != "diverged"]
         skipped = None if group.scales is None else group.scales.skipped.numpy()
-        before = [run.monitor.skipped for run in self.runs]
-        stuck = skipped is not None and (skipped - before >= len(losses))[going].any()
+        streaks = np.zeros(len(self.runs)) if group.scales is None else group.scales.streak.numpy()
+        stuck = (streaks[going] >= limits.DIVERGED_STEPS).any()
         finite = not not_finite({"state": group.optimizer.state})
         fine, last = finite and np.isfinite(losses[:, going]).all() and not stuck, steps == self.steps
         if last or not fine:
