@@ -118,7 +118,7 @@ def set_limits(monkeypatch):
 @pytest.fixture
 def as_if_unwarned(monkeypatch):
     """The warning of sums that stall has not been given in this process."""
-    monkeypatch.setattr("coopnet.engine.modes._warned", False)
+    monkeypatch.setattr("coopnet.engine.stall._warned", False)
 
 
 @pytest.fixture

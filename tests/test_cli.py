@@ -581,7 +581,12 @@ def test_bad_checkpoints(tmp_path, photo, fitted, backend, capsys):
     for inputs, outputs in ((3, 3), (2, 2)):
         network = cn.MLP(in_features=inputs, out_features=outputs, width=16, depth=1, dropout=0.1)
         cn.save(tmp_path / "other.safetensors", cn.NeuralField(None, network).build(backend))
-        fails(capsys, ["render", tmp_path / "other.safetensors", *end], 1, "not the field of an image")
+        fails(
+            capsys,
+            ["render", tmp_path / "other.safetensors", *end],
+            1,
+            f"not the field of {'a surface' if inputs == 3 else 'an image'}: it has {inputs} coord",
+        )
     checkpoint = fitted / "field.safetensors"
     fails(capsys, ["render", checkpoint, "-o", tmp_path / "x.xyz", "--size", "4x4"], 2, "x.xyz")
     fails(capsys, ["render", checkpoint, "-o", tmp_path / "x", "--size", "4x4"], 2, "suffix")
@@ -614,7 +619,7 @@ def test_missing_package(package, photo, tmp_path):
     assert done.returncode == 1
     lines = done.stderr.strip().splitlines()
     assert len(lines) == 1 and lines[0].startswith("coopnet: error: "), lines
-    assert "coopnet[cli]" in lines[0]
+    assert f"coopnet[{'train' if package == 'safetensors' else 'cli'}]" in lines[0]
 
 
 def caused(error, cause):
@@ -714,14 +719,19 @@ LONG = 120  # seconds, on a machine that does other things
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
 @pytest.mark.usefixtures("ctrl_c_works")
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_interrupt_keeps_a_checkpoint(photo, tmp_path, backend, capsys, no_plots, sent):
+@pytest.mark.parametrize(
+    ("sent", "ignored"),
+    [(signal.SIGINT, None), (signal.SIGTERM, None), (signal.SIGTERM, signal.SIGINT)],
+    ids=["Ctrl-C", "SIGTERM", "SIGTERM in a background job, where Ctrl-C is ignored"],
+)
+def test_interrupt_keeps_a_checkpoint(photo, tmp_path, backend, capsys, no_plots, sent, ignored):
     """And prints the command that goes on, which does."""
     out: Path = tmp_path / "out"
     options = ["--steps", "1000000", "--backend", backend, *SMALL[2:], "--lr", "0.01", "--seed", "3"]
     process = subprocess.Popen(
         [sys.executable, "-u", "-c", TALKATIVE, "fit", str(photo), "-o", str(out), *options],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=ignored and (lambda: signal.signal(ignored, signal.SIG_IGN)),
     )  # fmt: skip
     assert "training on" in process.stdout.readline()
     assert process.stdout.readline() == "in the loop\n"

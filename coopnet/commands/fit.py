@@ -16,6 +16,7 @@ import typer
 
 from .. import backend as backends
 from ..checks import ensure
+from ..io.checkpoint import require_safetensors
 from ..training import FitResult
 from . import arguments as args
 from .errors import Stopped, about, telling_warnings
@@ -109,16 +110,12 @@ def fit(
 
 @contextmanager
 def terminated_like_interrupted() -> Iterator[None]:
-    """A block in which SIGTERM, which batch systems send, does what Ctrl-C does: a checkpoint is written.
-
-    Where Ctrl-C is ignored, as in background jobs of scripts, SIGTERM ends the process.
-    """
+    """A block in which SIGTERM, which batch systems send, does what Ctrl-C does: a checkpoint is written."""
     here = threading.current_thread() is threading.main_thread()
-    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    if not here or ignored or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    if not here or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:
@@ -128,8 +125,7 @@ def terminated_like_interrupted() -> Iterator[None]:
 def _prepare(output: Path, pictures: tuple[str, ...], resume: bool) -> None:
     """Everything that can fail before the training is done here, so that errors leave no directory behind."""
     checkpoint = output / "field.safetensors"
-    ensure(find_spec("safetensors"), "checkpoints need the package safetensors; run pip install 'coopnet[cli]'.",
-           ImportError)  # fmt: skip
+    require_safetensors()
     missing = f"there is no {str(checkpoint)!r} to resume from; run without --resume first."
     ensure(not resume or output.is_file() or checkpoint.exists(), missing, FileNotFoundError)
     args.prepare_directory(output, (checkpoint.name, *pictures))

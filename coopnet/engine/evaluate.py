@@ -15,14 +15,15 @@ from ..jit.masks import unmasked
 from ..jit.native import core
 from ..jit.registers import in_order, in_separate_blocks
 from ..jit.scopes import frozen, inside_call, symbolic
-from ..random.key import Key
+from ..random.key import Key, check_samples
 from . import external_products
 from .banks import BankOp
+from .elementwise import Mask, MaskedNonlinearity
 from .inner_loss import InnerLossOp, loss_of
 from .input_op import InputOp
 from .lane_sums import LaneSumOp
 from .loop_banks import ScopeBankOp
-from .modes import forced_path, is_deterministic, only_traced, warn_stall
+from .modes import forced_path, is_deterministic, only_traced
 from .multipliers import for_backward, unrolled, with_copies, with_transposed
 from .network_op import NetworkOp, Plan, in_room
 from .ops import Bundle, Op, Tape, pullback
@@ -31,6 +32,7 @@ from .situation import Network, Situation
 from .spill import SpillOp
 from .stack import evaluate as evaluate_lanes
 from .stack import stacked
+from .stall import warn_stall
 from .store import StoreOp, evaluate_between_kernels, slopes
 from .strategies import EVALUATION, GRADIENTS, LOSSES, SLOPES, StepLoss, choose, tangents_apart, tangents_at_a_time
 
@@ -91,6 +93,8 @@ def _by_drjit(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
 
 def _differentiable(way: str, plan: Plan, x: Bundle, key: Key | None) -> Bundle:
     """Evaluate a network as a custom operation of Dr.Jit."""
+    if key is not None and any(isinstance(op, (Mask, MaskedNonlinearity)) for op in plan.ops):
+        check_samples(key, max(map(dr.width, flat(x))))  # Dr.Jit would hide an error within a custom operation
     loss, operation = loss_of(plan.ops), OPERATIONS[way]
     if loss is not None and choose(LOSSES, StepLoss(way))[0] == "inside":
         operation, plan.loss, loss.taken = InnerLossOp, loss, True

@@ -20,9 +20,9 @@ from ..jit.scopes import frozen
 from ..random.key import Key
 from . import limits
 from .banks import BankOp, Banks, banks_in_scope, separate
-from .modes import warn_stall
 from .network_op import Plan
 from .ops import affine, rebase
+from .stall import warn_stall
 from .strategies import SCOPES, GradientScope, choose, spreads
 
 

@@ -54,6 +54,16 @@ def check_drawable(where: str, field: Any, inputs: int) -> None:
     check(field.in_features == inputs, where, "field.in_features", field.in_features, str(inputs))
 
 
+def check_maps(path: Any, field: NeuralField, of: str, inputs: int, outputs: tuple[int, ...]) -> None:
+    """Raise ``ValueError`` unless ``field``, from the file ``path``, has so many coordinates, and one of ``outputs``
+    values.
+    """
+    given, needed = field.in_features, f"{inputs} coordinates and {' or '.join(map(str, outputs))} values are needed"
+    values = len(field([arrays(field).Float(0.5)] * given)) if given == inputs else 0
+    has = f"it has {given} coordinates" + (f" and {values} values" if values else "")
+    ensure(values in outputs, f"{str(path)!r} is not the field of {of}: {has}; {needed}.")
+
+
 def _area(where: str, field: NeuralField, width: int, height: int, region: Any) -> Region:
     """The part of the plane that a picture covers, from arguments that are checked."""
     check_drawable(where, field, 2)
@@ -100,7 +110,7 @@ def pixels(index: Any, width: int, height: int, region: Region | None = None) ->
 def evaluate(field: NeuralField, index: np.ndarray, width: int, height: int) -> np.ndarray:
     """Values of ``field`` at the pixels with numbers ``index``, shape ``(pixels, channels)``."""
     uint32, numbers = arrays(field).UInt32, index.astype(np.uint32)
-    return _in_pieces(len(index), lambda i, n: [field(pixels(uint32(numbers[i : i + n]), width, height))])[0]
+    return in_pieces(len(index), lambda i, n: [field(pixels(uint32(numbers[i : i + n]), width, height))])[0]
 
 
 def render(field: NeuralField, width: int, height: int, region: Region | None = None) -> np.ndarray:
@@ -158,11 +168,11 @@ def render_std(field: NeuralField, width: int, height: int, region: Region | Non
 def _draw(field: NeuralField, width: int, height: int, draw: Any) -> list[np.ndarray]:
     """Pictures of the values that ``draw(pixel numbers)`` returns."""
     uint32 = arrays(field).UInt32
-    drawn = _in_pieces(width * height, lambda start, n: draw(dr.arange(uint32, n) + dr.opaque(uint32, start)))
+    drawn = in_pieces(width * height, lambda start, n: draw(dr.arange(uint32, n) + dr.opaque(uint32, start)))
     return [values.reshape(height, width, -1) for values in drawn]
 
 
-def _in_pieces(count: int, draw: Callable[[int, int], list]) -> list[np.ndarray]:
+def in_pieces(count: int, draw: Callable[[int, int], list]) -> list[np.ndarray]:
     """The results of ``draw(start, n)`` for ``n`` samples from ``start`` on, each of shape ``(count, channels)``, in
     pieces.
     """

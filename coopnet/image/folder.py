@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import drjit as dr
 from ..checks import ensure
 from ..field import NeuralField
 from ..io import read
-from ..io.checkpoint import TRAIN
+from ..io.checkpoint import TRAIN, require_safetensors
 from ..random.key import Key
 from ..training import FitResult, cosine, fit
 from ..training.sampling import integers
@@ -21,17 +20,11 @@ from ..training.sampling import integers
 _DIGESTS = {"pixels": "image", "mesh": "mesh"}
 
 
-def check_packages(where: str) -> None:
-    """Raise ``ImportError`` if checkpoints cannot be written, before the training rather than after it."""
-    if importlib.util.find_spec("safetensors") is None:
-        hint = "checkpoints need the package safetensors; run pip install 'coopnet[cli]'."
-        raise ImportError(f"{where}: {hint}", name="safetensors")
-
-
 def make_folder(directory: str | Path, metadata: dict[str, Any], resume: bool, steps: int) -> Path:
-    """The checkpoint in ``directory``, which is made if missing; if a run is to be resumed, raises unless that is
-    possible.
+    """The checkpoint in ``directory``, which is made if missing; raises if no checkpoint can be written, or a run that
+    is to be resumed cannot.
     """
+    require_safetensors()
     checkpoint = Path(directory) / "field.safetensors"
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     if resume:
@@ -66,14 +59,15 @@ def check_same_run(checkpoint: Path, metadata: dict[str, Any], steps: int) -> No
     """Raise unless ``checkpoint`` is of the same image or mesh and settings, those in ``metadata``, and has not taken
     more than ``steps``.
     """
-    missing = f"there is no {str(checkpoint)!r} to resume from; run without --resume first."
+    missing = f"there is no {str(checkpoint)!r} to resume from; pass resume=False."
     ensure(checkpoint.exists(), missing, FileNotFoundError)
     _, stored, tensors = read(checkpoint)
+    unknown = f"cannot resume {str(checkpoint)!r}: it was not written by fit_image or fit_mesh."
     for group, wanted in metadata.items():
         given: Any = stored.get(group)
-        ensure(isinstance(given, dict), f"cannot resume {str(checkpoint)!r}: it was not written by coopnet fit.")
+        ensure(isinstance(given, dict), unknown)
         for name, value in wanted.items():
-            ensure(name in given, f"cannot resume {str(checkpoint)!r}: it was not written by coopnet fit.")
+            ensure(name in given, unknown)
             if given[name] != value:
                 problem = f"its {name} is {given[name]!r}, not {value!r}"
                 problem = f"it is of another {_DIGESTS[name]}, not this one" if name in _DIGESTS else problem

@@ -34,8 +34,8 @@ from ..nn import MLP, HashGrid, Identity, Sinusoidal, Triangular
 from ..random.key import Key
 from ..training import FitResult, uniform
 from . import files, plots
-from .evaluate import MAX_PIXELS, arrays, check_size, evaluate, pixels, render
-from .folder import batches, check_packages, fit_to, make_folder
+from .evaluate import MAX_PIXELS, arrays, check_maps, check_size, evaluate, pixels, render
+from .folder import batches, fit_to, make_folder
 
 ENCODINGS = ("sinusoidal", "triangular", "hashgrid", "identity")
 SELECTION_STREAM = 1  #: of coopnet.uniform; batches use stream 0
@@ -178,7 +178,6 @@ def fit_image(
     """
     fraction, batch, lr, steps, seed = _check(image, fraction, batch, lr, steps, seed)
     check_choice("fit_image", "encoding", encoding, ENCODINGS)
-    check_packages("fit_image")
     height, columns, channels = image.shape
     count = height * columns
     _check_room(columns, height, channels)
@@ -260,10 +259,7 @@ def load_image_field(path: str | Path, backend: str = "auto") -> tuple[NeuralFie
     Raises as :func:`coopnet.load`; also ``ValueError`` if it does not map 2 coordinates to 1 or 3 values.
     """
     field = load_field(path, backend)
-    outputs = len(field([arrays(field).Float(0.5)] * 2)) if field.in_features == 2 else 0
-    maps = f"it maps {field.in_features} coordinates to {f'{outputs} values' if outputs else 'something'}"
-    maps += "; 2 coordinates and 1 or 3 values are needed."
-    ensure(outputs in (1, 3), f"{str(path)!r} is not the field of an image: {maps}")
+    check_maps(path, field, "an image", 2, (1, 3))
     noted = read(path).metadata.get("image")
     return field, noted if isinstance(noted, dict) else {}
 

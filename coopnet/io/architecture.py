@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
 import re
 from collections.abc import Callable
@@ -134,19 +135,25 @@ class Rate(float):
     """The current value of a rate that is an array: of a schedule, or one that is learned."""
 
 
-def matches(description: Any, field: NeuralField) -> bool:
-    """Is ``description`` that of ``field``, but for the values of rates that are arrays in it?"""
-    return _matches(description, outline(field))
+def difference(description: Any, field: NeuralField) -> str:
+    """What is first different in ``description`` and ``field``, in words; empty if it describes the field.
+
+    The values of rates that are arrays in the field do not count.
+    """
+    return _difference(description, outline(field), "")
 
 
-def _matches(given: Any, own: Any) -> bool:
-    if isinstance(own, Rate):
-        return isinstance(given, (int, float))
-    if isinstance(own, dict):
-        return isinstance(given, dict) and given.keys() == own.keys() and all(_matches(given[k], own[k]) for k in own)
-    if isinstance(own, list):
-        return isinstance(given, list) and len(given) == len(own) and all(map(_matches, given, own))
-    return bool(given == own)
+def _difference(given: Any, own: Any, name: str) -> str:
+    if isinstance(own, Rate) and isinstance(given, (int, float)):
+        return ""
+    alike = type(given) is type(own)
+    if alike and isinstance(own, dict) and given.keys() == own.keys():
+        parts = [(given[k], own[k], f"{name}.{k}".removeprefix(".")) for k in own]
+    elif alike and isinstance(own, list) and len(given) == len(own):
+        parts = [(a, b, f"{name}.{i}") for i, (a, b) in enumerate(zip(given, own, strict=True))]
+    else:
+        return "" if given == own else f"{name or 'the architecture'} is {shown(given)} there, and {shown(own)} here"
+    return next(filter(None, itertools.starmap(_difference, parts)), "")
 
 
 def construct(description: dict[str, Any]) -> NeuralField:

@@ -98,7 +98,7 @@ def save(
 
 def prepare(path: Any, field: NeuralField, metadata: Mapping[str, Any] | None) -> dict[str, str]:
     """The header that :func:`save` writes. Call it before a long training to find errors of :func:`save` early."""
-    _safetensors()  # without the package, the file could not be read back
+    require_safetensors()  # without the package, the file could not be read back
     directory = writable(path, "save").parent
     if not os.access(directory, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, "The directory is not writable", os.fspath(path))
@@ -180,7 +180,8 @@ def part_of(checkpoint: Checkpoint, name: str, described: Any, build: Callable[[
     return field
 
 
-def _safetensors() -> Any:
+def require_safetensors() -> Any:
+    """The package safetensors; raises ``ImportError`` if it is missing or too old."""
     try:
         import safetensors
     except ImportError:
@@ -245,7 +246,7 @@ def _ensure(ok: Any, where: str, path: Any, what: str) -> None:
 
 
 def _read(path: str | os.PathLike[str], where: str, training: bool) -> Checkpoint:
-    library = _safetensors()
+    library = require_safetensors()
     path = file_name(path, where)
     _ensure(regular(path, where).st_size, where, path, "no safetensors file: it is empty.")
     open(path, "rb").close()  # raises PermissionError, naming the path

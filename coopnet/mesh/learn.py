@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import check_above, check_choice, check_int, check_type, check_unsigned, ensure, plain, shown
+from ..checks import check_above, check_choice, check_int, check_type, check_unsigned, plain
 from ..field import NeuralField
 from ..image import files, plots
-from ..image.evaluate import arrays
-from ..image.folder import batches, check_packages, fit_to, make_folder
+from ..image.evaluate import arrays, check_maps, in_pieces
+from ..image.folder import batches, fit_to, make_folder
 from ..io import load as load_field
 from ..nn import MLP, HashGrid, Identity
 from ..training import FitResult
@@ -26,7 +26,6 @@ from .view import render
 ENCODINGS = ("hashgrid", "identity")  #: waves of period 1 cannot tell opposite faces of the cube apart
 HELD_OUT = 16  #: one point in so many is held out
 SIZE = 512  #: of the picture, in pixels
-_CHUNK = 1 << 18
 
 
 @dataclass
@@ -121,7 +120,6 @@ def fit_mesh(
     )  # fmt: skip
     lr, seed = check_above("fit_mesh", "lr", lr), check_unsigned("fit_mesh", "seed", seed)
     check_choice("fit_mesh", "encoding", encoding, ENCODINGS)
-    check_packages("fit_mesh")
     field = make_field(encoding=encoding, units=width, depth=depth, dropout=dropout).build(backend, seed=seed)
     digest = hashlib.sha256(mesh.vertices.tobytes() + mesh.faces.tobytes()).hexdigest()
     metadata = {
@@ -155,8 +153,11 @@ def fit_mesh(
 def evaluate(field: NeuralField, points: np.ndarray) -> np.ndarray:
     """Values of a field with one output at ``points``, ``(n, 3)``."""
     single = arrays(field).Float
-    pieces = [points[i : i + _CHUNK] for i in range(0, len(points), _CHUNK)]
-    return np.concatenate([field([single(np.ascontiguousarray(x)) for x in p.T])[0].numpy() for p in pieces])
+
+    def draw(start: int, n: int) -> list:
+        return [field([single(np.ascontiguousarray(x)) for x in points[start : start + n].T])]
+
+    return in_pieces(len(points), draw)[0][:, 0]
 
 
 def load_surface(path: str | Path, backend: str = "auto") -> NeuralField:
@@ -169,9 +170,5 @@ def load_surface(path: str | Path, backend: str = "auto") -> NeuralField:
     3
     """
     field = load_field(path, backend)
-    outputs = len(field([arrays(field).Float(0.5)] * field.in_features))
-    maps = f"it maps {shown(field.in_features)} coordinates to {outputs} values"
-    needed = "2 coordinates and 1 or 3 values, or 3 coordinates and 1 value, are needed."
-    valid = field.in_features == 3 and outputs == 1
-    ensure(valid, f"{str(path)!r} is not the field of an image or a surface: {maps}; {needed}")
+    check_maps(path, field, "a surface", 3, (1,))
     return field

@@ -92,7 +92,7 @@ def render_mc(
     ensure(any(map(_drops, plugins)), f"{_WHERE}: no network of scene or integrator has a Dropout with p > 0.")
     for field in (field for node in plugins for field in _fields(node)):
         if has_dropout(field):
-            warn_unseen(field, _WHERE, 3)
+            warn_unseen(field, _WHERE)
     if masks == "path":
         kinds = {
             "textures": mi.Texture,

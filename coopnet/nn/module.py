@@ -201,7 +201,8 @@ class Module(drnn.Module):
         where = f"{type(self).__name__}.gradient"
         parameter = find(self, name, where)
         tracks = dr.grad_enabled(parameter.storage)
-        hint = "call dr.enable_grad() on the parameters, or net.update(opt) with an optimizer's"
+        key = next((k for k, v in self.items() if v.array.index == parameter.storage.array.index), parameter.name)
+        hint = f"call dr.enable_grad(net[{key!r}]), or net.update(opt) with an optimizer's"
         problem = f"{parameter.name} does not track gradients; {hint}, before the network is evaluated"
         ensure(tracks, f"{where}: {problem}.")
         return parameter.numpy(where, dr.grad).copy()

@@ -102,9 +102,7 @@ class Key:
                 index = dr.arange(uint32, width)
         # inside evaluated calls, which sort arguments by callee, a seed has an entry for each sample
         for name, value in (("seed", seed), ("index", index), ("step", step)):
-            n, exact = len(value), width > 1 or on_host or (tensor and name != "seed")
-            if n == 0 or (exact and n not in (1, width)):
-                raise ValueError(f"Key: {name} has {n} entries, but the input has {width} samples.")
+            _check_entries(name, len(value), width, width > 1 or on_host or (tensor and name != "seed"))
         ensure(len(seed) == 1 or not tensor, f"Key: seed has {len(seed)} entries; one is needed for a tensor.")
         if width == 1 and not on_host:
             check_sizes([seed, index, step])
@@ -115,6 +113,18 @@ _NO_LANES = (
     "Key: index is None inside a virtual call (dr.switch, dr.dispatch or a method call), where lanes have no number; "
     "pass the identity of each sample in: Key(seed, index=UInt32(...))."
 )
+
+
+def _check_entries(name: str, entries: int, width: int, exact: bool) -> None:
+    if entries == 0 or (exact and entries not in (1, width)):
+        raise ValueError(f"Key: {name} has {entries} entries, but the input has {width} samples.")
+
+
+def check_samples(key: Key, width: int) -> None:
+    """Raise the error of :meth:`Key.words` if a part of ``key`` does not fit ``width`` samples."""
+    for name, value in (("seed", key.seed), ("index", key.index), ("step", key.step)):
+        if isinstance(value, (dr.ArrayBase, np.ndarray)):
+            _check_entries(name, len(value), width, width > 1)
 
 
 def draws(key: Key | None) -> int:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import drjit as dr
 
 from ..checks import check_choice, check_type, ensure, entries
+from ..checks.warn import warn
 from ..field import NeuralField
 from ..nn import Exp, ReLU, Sigmoid, Softplus, Squareplus
 from ..nn.tree import children
@@ -77,7 +77,7 @@ class Radiance:
             on_top = f"density={density!r} and color={color!r} are applied to that again"
             hint = "leave output_activation out, or pass 'none'"
             message = f"{self.where}: the network ends in a {type(last).__name__}, and {on_top}; {hint}."
-            warnings.warn(message, RuntimeWarning, stacklevel=4)
+            warn(message)
 
     def _called(self, p: list, d: list, key: Key | None, active: Any, single: type) -> tuple[Any, list]:
         vector = vector_type(single)

@@ -107,7 +107,7 @@ def ray_march_mc(
     """
     samples = check_passes(_WHERE, key, samples)
     if isinstance(field, NeuralField):
-        check_draws(_WHERE, field, 4)
+        check_draws(_WHERE, field)
     options: dict[str, Any] = dict(
         density=density, color=color, occupancy=occupancy, termination=termination, background=background, active=active
     )

@@ -30,6 +30,7 @@ from ..jit.constants import constant
 from ..jit.native.imports import imports
 from ..jit.reads import reads
 from ..jit.scopes import recording
+from ..nn.parameters import parameters
 from ..random.key import Key
 from . import outside
 from .average import EMA, check_averaged
@@ -70,6 +71,9 @@ def check_field(field: Any, where: str, name: str) -> None:
     check_type(where, name, field, NeuralField, "a NeuralField")
     which = "the field" if name == "field" else name
     ensure(field.precision, f"{where}: {which} is not built yet; call field = field.build().")
+    held = {value.array.index for value in field.values()}
+    lost = f"{where}: {which} has lost its packed weights, as copies by dr.copy() and dr.detach() have"
+    ensure(all(p.storage.array.index in held for p in parameters(field)), f"{lost}; use copy.deepcopy(field).")
 
 
 def check_options(field: NeuralField, options: Options) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -10,6 +9,7 @@ from typing import Any, Literal
 import drjit as dr
 from drjit.opt import Adam, Optimizer
 
+from ..checks.warn import warn
 from ..field import NeuralField
 from ..random.key import Key
 from . import arguments
@@ -182,9 +182,9 @@ def fit(
     compare_batches(replicas, step, drawn)
     del drawn
     if outside and replicas.leads:
-        warnings.warn(outside, RuntimeWarning, stacklevel=3)
+        warn(outside)
     step.runs = steps - run.result.steps
     run.go(rate)
     if (message := run.finish()) and replicas.leads:
-        warnings.warn(message, RuntimeWarning, stacklevel=3)
+        warn(message)
     return run.result

@@ -11,7 +11,7 @@ from typing import Any
 
 
 class _Handler:
-    """Notes the first Ctrl-C in the list ``asked``, and raises ``KeyboardInterrupt`` at the second."""
+    """Notes the first signal in the list ``asked``, and raises ``KeyboardInterrupt`` at the second."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []
@@ -29,20 +29,21 @@ def interrupts_held() -> Iterator[list]:
 
     Otherwise an exception inside Dr.Jit's traversal of arguments would become a ``RuntimeError``, and one between
     updates would leave parameters of two different steps. Nested blocks share the list, so that one Ctrl-C ends all
-    runs. This works in the main thread, which alone receives signals, unless the program handles Ctrl-C itself.
+    runs. This works in the main thread, which alone receives signals, unless the program handles Ctrl-C itself. The
+    same holds for SIGTERM, if a program has given it the handler of Ctrl-C.
     """
-    current = signal.getsignal(signal.SIGINT)
     here = threading.current_thread() is threading.main_thread()
-    if not here or current is not signal.default_int_handler:
-        yield current.asked if here and isinstance(current, _Handler) else []
-    else:
-        handler = _Handler()
-        signal.signal(signal.SIGINT, handler)
-        try:
-            yield handler.asked
-        finally:
-            if signal.getsignal(signal.SIGINT) is handler:  # a callback may have set another
-                signal.signal(signal.SIGINT, current)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} if here else {}
+    handler = next((h for h in handlers.values() if isinstance(h, _Handler)), None) or _Handler()
+    held = [number for number, h in handlers.items() if h is signal.default_int_handler]
+    for number in held:
+        signal.signal(number, handler)
+    try:
+        yield handler.asked
+    finally:
+        for number in held:
+            if signal.getsignal(number) is handler:  # a callback may have set another
+                signal.signal(number, signal.default_int_handler)
 
 
 def caused_by_interrupt(error: BaseException | None) -> bool:

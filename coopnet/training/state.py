@@ -16,7 +16,7 @@ import numpy as np
 from ..checks import check_flag, check_number, check_type, ensure, shown
 from ..field import NeuralField
 from ..io import read, save
-from ..io.architecture import matches
+from ..io.architecture import difference
 from ..io.checkpoint import TRAIN, Checkpoint, prepare
 from ..io.files import file_name
 from ..jit.optimizers import set_state, values
@@ -118,7 +118,8 @@ class File(Hook):
             has_training = "training" in metadata
             ensure(has_training, "it holds a field but no state of a training run; load() it and start a new run.")
             progress = _progress(metadata["training"], _identity(step, self.seed), arrays.get("losses"))
-            ensure(matches(architecture, step.field), "it holds a field of another architecture.")
+            other = difference(architecture, step.field)
+            ensure(not other, f"it holds a field of another architecture: {other}.")
             known = "best" not in trees or progress["best"] is not None
             ensure(known, "it holds best parameters, but no best metric.")
             flat = named(trees)

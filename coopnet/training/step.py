@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ import drjit as dr
 from drjit.opt import Optimizer
 
 from ..checks import plain
+from ..checks.warn import warn
 from ..engine import ExternalProducts, innermost, leaving, loss_inside
 from ..field import NeuralField
 from ..jit.batch_size import batch_size_known
@@ -105,22 +105,20 @@ class Step:
         self.left = external is not None
         if external is not None:
             self.rest(self, gradients, external.multiply(operands), external)
-        self.warn(6)
+        self.warn_untouched()
 
     def call_several(self, seed: Any, number: Any, rates: list) -> None:
         """Take steps from ``number`` on, one for each of the learning rates, frozen. All are opaque."""
         self.several(self, seed, number, rates)
         self.untouched = False  # an earlier single step has warned
 
-    def warn(self, level: int) -> None:
-        """Warn, once, that no gradient reaches the parameters; the caller of :func:`coopnet.fit` is ``level`` frames
-        above.
-        """
+    def warn_untouched(self) -> None:
+        """Warn, once, that no gradient reaches the parameters."""
         if self.untouched:
             self.untouched = False
             where = "fit: no gradient reaches the parameters of the field; nothing is learned."
             hint = "The loss must depend on them: in Mitsuba, by mi.render(scene, params=mi.traverse(scene)), traversed"
-            warnings.warn(f"{where} {hint} in the objective.", RuntimeWarning, stacklevel=level)
+            warn(f"{where} {hint} in the objective.")
 
     def take(self, seed: Any, number: Any) -> tuple[dict[str, Any], list, ExternalProducts | None]:
         """The traced step. It takes no key, because traversing one in Python costs time.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import drjit as dr
 import drjit.nn as drnn
 
 from ..checks import check, check_type, shown_typed, whole
+from ..checks.warn import warn
 from ..engine.modes import is_deterministic
 from ..field import NeuralField
 from ..jit import kinds
@@ -197,7 +197,7 @@ def _differentiable(field: Any, parts: list) -> bool:
 _warned = False
 
 
-def warn_unseen(field: Any, where: str, stacklevel: int) -> None:
+def warn_unseen(field: Any, where: str) -> None:
     """Warn once if ``field`` has a grid whose features are not drawn: masks do not show its unvisited entries."""
     global _warned
     layers = list(children(field))
@@ -210,7 +210,7 @@ def warn_unseen(field: Any, where: str, stacklevel: int) -> None:
     )
     hint = "use coopnet.laplace()"
     message = f"{where}: dropout does not tell what the field has not seen: {problem}; {hint}."
-    warnings.warn(message, RuntimeWarning, stacklevel=stacklevel)
+    warn(message)
 
 
 def has_dropout(field: Any) -> bool:
@@ -226,7 +226,7 @@ def draws(field: Any) -> bool:
 def _check(field: Any, key: Any, samples: Any) -> int:
     check_type(_WHERE, "field", field, drnn.Module, "a NeuralField or another Module")
     count = check_passes(_WHERE, key, samples)
-    check_draws(_WHERE, field, 5)
+    check_draws(_WHERE, field)
     return count
 
 
@@ -240,11 +240,11 @@ def check_passes(where: str, key: Any, samples: Any) -> int:
     return count
 
 
-def check_draws(where: str, field: Any, stacklevel: int) -> None:
+def check_draws(where: str, field: Any) -> None:
     """Raise ``ValueError`` unless ``field`` draws something; warn as :func:`warn_unseen`."""
     # layers of other packages may draw masks, too
     known = all(type(m).__module__.split(".")[0] in ("coopnet", "drjit") for m in children(field))
     if known and not draws(field):
         hint = "train it with some, such as MLP(..., dropout=0.1), or use posthoc_dropout, laplace or ensemble"
         raise ValueError(f"{where}: field has no Dropout with p > 0, so that all passes are equal; {hint}.")
-    warn_unseen(field, where, stacklevel)
+    warn_unseen(field, where)

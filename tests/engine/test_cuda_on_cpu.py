@@ -28,10 +28,10 @@ from coopnet.engine import (
     banks,
     elementwise,
     limits,
-    modes,
     ops,
     products,
     stacking,
+    stall,
     strategies,
 )
 from coopnet.engine.affine import Weights
@@ -730,10 +730,10 @@ def test_precisions_of_cuda(monkeypatch, llvm):
 def test_the_warning_of_sums_that_stall(monkeypatch):
     def warned(samples, fresh=True):
         if fresh:
-            monkeypatch.setattr(modes, "_warned", False)
+            monkeypatch.setattr(stall, "_warned", False)
         with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter("always")
-            modes.warn_stall(samples)
+            stall.warn_stall(samples)
         return [str(w.message) for w in found if w.category is RuntimeWarning]
 
     assert limits.STALL_SAMPLES == 1 << 15  # at 2^16 samples half a percent can be lost already
@@ -775,7 +775,7 @@ def test_the_warning_points_to_the_users_line(llvm, set_limits, place):
 
 
 def test_the_first_warning_of_a_process_is_not_held_back():
-    spec = importlib.util.spec_from_file_location("coopnet.engine.fresh_modes", modes.__file__)
+    spec = importlib.util.spec_from_file_location("coopnet.engine.fresh_stall", stall.__file__)
     fresh = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(fresh)
     with pytest.warns(RuntimeWarning, match="half precision"):

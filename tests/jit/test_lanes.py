@@ -8,7 +8,7 @@ from support.arrays import arrays, evaluated, owned
 from support.cuda_on_cpu import as_cuda
 
 import coopnet as cn
-from coopnet.engine import modes
+from coopnet.engine import stall
 from coopnet.jit import lanes
 from coopnet.jit.lanes import WARP, Gate, Warps, live, only
 
@@ -133,7 +133,7 @@ def test_paths(ns, backend, path, samples):
 
 def test_weights_in_calls(ns, backend, monkeypatch):
     """In virtual calls the mask is what keeps gradients clean."""
-    monkeypatch.setattr(modes, "_warned", False)  # once in a process, and another test may have been the first
+    monkeypatch.setattr(stall, "_warned", False)  # once in a process, and another test may have been the first
     field, other = built(backend), built(backend, activation="tanh")
     keep, p = kept(ns), points(ns)
     dr.disable_grad(p)

@@ -373,3 +373,13 @@ def test_frozen_functions_tell_keys_of_small_ints_apart(ns, backend):
     assert frozen.n_recordings == 16
     again = pickle.loads(pickle.dumps(copy.deepcopy(key)))
     assert (again.seed, again.step, repr(again)) == (2, 1, "Key(seed=2, index=None, step=1)")
+
+
+@pytest.mark.parametrize("path", ["auto", "spill", "banks", "builtin"])
+def test_sizes_are_checked_before_a_kernel_is_traced(ns, backend, path):
+    """Within a custom operation, Dr.Jit would raise an error of its own."""
+    field = cn.NeuralField(None, cn.MLP(2, 1, width=8, depth=1, dropout=0.1)).build(backend)
+    dr.enable_grad(field["network.weights"])
+    x = dr.linspace(ns.Float, 0, 1, N)
+    with cn.gradient_path(path), pytest.raises(ValueError, match=f"index has 7 entries, but the input has {N} samples"):
+        field([x, x], cn.Key(1, index=dr.arange(ns.UInt32, 7)))

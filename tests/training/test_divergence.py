@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from types import SimpleNamespace
@@ -390,6 +391,17 @@ def test_a_loss_that_does_not_depend_on_the_field(backend, ns):
     def objective(_, x, key):
         return dr.square(other([x])[0] - 1)
 
-    with pytest.warns(RuntimeWarning, match="no gradient reaches the parameters of the field; nothing is learned"):
+    with pytest.warns(
+        RuntimeWarning, match="no gradient reaches the parameters of the field; nothing is learned"
+    ) as told:
         cn.fit(field, lambda key: cn.uniform(1, key, ns.Float, 16)[0], 3, objective=objective, progress=False)
     assert (field["network.weights"].numpy() == before).all()
+
+
+@pytest.mark.parametrize("copied", [dr.copy, dr.detach])
+def test_copies_that_have_lost_their_weights(ns, backend, copied):
+    """Dr.Jit copies the views of packed weights, but not what holds them; nothing would be trained."""
+    field = cn.NeuralField(cn.HashGrid(2, n_levels=2), cn.MLP(-1, 2, width=16, depth=1)).build(backend)
+    with pytest.raises(ValueError, match=r"^fit: the field has lost its packed weights.*copy.deepcopy\(field\)"):
+        cn.fit(copied(field), batch_of(ns), 1, progress=False)
+    runs(copy.deepcopy(field), batch_of(ns), 1)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ...checks.warn import warn
 from ...checks import check, check_choice, check_flag, check_type, ensure
 from ...field import PRECISIONS, NeuralField
 from ...io.files import atomic_write, file_name, writable
@@ -182,10 +182,10 @@ class Request:
 
 def _warn(size: int) -> None:
     text = len("0x00000000, ") * size // 4 / 2**20
-    warnings.warn(
+    warn(
         f"export: inline puts {size} bytes of weights into the source, {text:.0f} MiB of text that every compilation "
         "reads; leave inline out, and they are a file beside it.",
-        stacklevel=3,
+        UserWarning,
     )
 
 

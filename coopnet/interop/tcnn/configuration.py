@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from ... import training
 from ...bounds import check_count, checked
 from ...checks import check_choice, check_positive, shown
 from ...checks.sizes import check_features
+from ...checks.warn import warn
 from ...field import NeuralField
 from . import json_files
 from .encodings import read_encoding
@@ -130,5 +130,5 @@ def from_config(
         IGNORED.reset(token)
     if ignored:
         keys = ", ".join(map(shown, ignored))
-        warnings.warn(f"from_config: ignored what is not known here: {keys}.", UserWarning, stacklevel=2)
+        warn(f"from_config: ignored what is not known here: {keys}.", UserWarning)
     return Configuration(NeuralField(encoding, network, in_features=n_in, bounds=bounds), loss, optimizer, lr, ema)

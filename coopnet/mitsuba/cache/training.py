@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-import warnings
 from typing import Any
 
 import drjit as dr
 from drjit.opt import Adam
 
+from ...checks.warn import warn
 from ...field import NeuralField
 from ...random.key import Key
 from ...training import EMA, FitResult, relative_l2_luminance
@@ -56,7 +56,7 @@ class Training:
             self.ema.apply(self.averaged)
             run.result.recordings = sum(step.frozen.n_recordings for step in self.frozen.values())
         if message:
-            warnings.warn(message, RuntimeWarning, stacklevel=4)
+            warn(message)
         return run.result
 
     def reset(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ import mitsuba as mi
 import numpy as np
 
 from ...checks import check_number, check_positive, check_unsigned, ensure
+from ...checks.warn import warn
 from ...random.key import Key
 from ...training.sampling import uniform
 
@@ -56,5 +56,5 @@ def exceeded(where: str, values: Callable[[list], Any], limit: float, samples: i
     count, most = int(dr.count(y > limit)[0]), float(dr.max(y)[0]) / limit
     if count:
         cut = f"at {count} of {samples} points the density is above the majorant, by up to {most:.3g} times, and is cut"
-        warnings.warn(f"{where}: {cut}; give a larger maximum, or measure again.", RuntimeWarning, stacklevel=3)
+        warn(f"{where}: {cut}; give a larger maximum, or measure again.")
     return count / samples, most

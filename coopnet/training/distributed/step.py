@@ -73,7 +73,7 @@ class SharedStep(Step):
             with replicas.noting():
                 self.rest(self, buffer, number)
                 if replicas.leads:
-                    self.warn(6)
+                    self.warn_untouched()
 
     def share(self, seed: Any, number: Any) -> Any:
         """The buffer of this process, which is added to those of the others."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import drjit as dr
 from drjit.opt import Adam, Optimizer
 
 from ...checks import check_int, check_type, ensure, entries, shown
+from ...checks.warn import warn
 from ...field import NeuralField
 from ...io import describe
 from ...io.architecture import outline
@@ -120,7 +120,7 @@ def fit_many(
     with errors_of(0, 0):
         samples, _, outside = arguments.check_losses(first, Key(seed))
     if outside:
-        warnings.warn(f"job 0: {outside}", RuntimeWarning, stacklevel=3)
+        warn(f"job 0: {outside}")
     size = _together(together, jobs, samples)
     with errors_of(0, size - 1):
         check_memory(fields[0], optimizer, options, samples=samples, together=size)
@@ -134,7 +134,7 @@ def fit_many(
     finally:
         bar.close()
     for message in jobs.messages:
-        warnings.warn(message, RuntimeWarning, stacklevel=3)
+        warn(message)
     return [jobs.results.get(number) for number in range(len(fields))]
 
 
@@ -182,7 +182,7 @@ def _together(asked: int | None, jobs: Jobs, samples: int) -> int:
         return asked or min(limits.FIELDS_TOGETHER, len(jobs.fields))
     cannot = f"together is {asked}, but fields cannot be trained in one kernel: {why}"
     ensure(asked is None, f"fit_many: {cannot}; pass together=1.")
-    warnings.warn(f"fit_many: fields are trained one after the other: {why}.", RuntimeWarning, stacklevel=5)
+    warn(f"fit_many: fields are trained one after the other: {why}.")
     return 1
 
 
