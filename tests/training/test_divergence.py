@@ -391,10 +391,9 @@ def test_a_loss_that_does_not_depend_on_the_field(backend, ns):
     def objective(_, x, key):
         return dr.square(other([x])[0] - 1)
 
-    with pytest.warns(
-        RuntimeWarning, match="no gradient reaches the parameters of the field; nothing is learned"
-    ) as told:
+    with pytest.warns(RuntimeWarning, match="no gradient reaches the parameters of the field; nothing is") as told:
         cn.fit(field, lambda key: cn.uniform(1, key, ns.Float, 16)[0], 3, objective=objective, progress=False)
+    assert told[0].filename == __file__
     assert (field["network.weights"].numpy() == before).all()
 
 
