@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 import drjit as dr
@@ -12,13 +11,14 @@ import drjit.nn as drnn
 import numpy as np
 
 from .checks import check_lanes, check_mask, check_type, ensure
+from .context import Context
 from .jit import kinds
 from .jit.half import widened
 from .jit.lanes import Gate, only
 from .jit.scopes import symbolic
 from .random.key import Key, draws
 
-_notes: ContextVar[list[tuple[Any, list, Any]] | None] = ContextVar("notes", default=None)
+_notes = Context("notes")
 
 
 @contextmanager
@@ -28,11 +28,8 @@ def noting() -> Iterator[list[tuple[Any, list, Any]]]:
     It yields a list of tuples: the field, the components of its coordinates, and the mask of active lanes or ``None``.
     """
     notes: list[tuple[Any, list, Any]] = []
-    token = _notes.set(notes)
-    try:
+    with _notes(notes):
         yield notes
-    finally:
-        _notes.reset(token)
 
 
 def note(field: Any, parts: list, active: Any) -> None:

@@ -12,9 +12,8 @@ import drjit.nn as drnn
 from ..jit.constants import computed, varying, vector
 from ..jit.kinds import UnpackedVector, flat, of_width, packed, split
 from ..jit.masks import unmasked
-from ..jit.native import core
 from ..jit.registers import in_order, in_separate_blocks
-from ..jit.scopes import frozen, inside_call, symbolic
+from ..jit.scopes import frozen
 from ..random.key import Key, check_samples
 from . import external_products
 from .banks import BankOp
@@ -23,18 +22,17 @@ from .inner_loss import InnerLossOp, loss_of
 from .input_op import InputOp
 from .lane_sums import LaneSumOp
 from .loop_banks import ScopeBankOp
-from .modes import forced_path, is_deterministic, only_traced
 from .multipliers import for_backward, unrolled, with_copies, with_transposed
 from .network_op import NetworkOp, Plan, in_room
 from .ops import Bundle, Op, Tape, pullback
 from .ops import evaluate as forward
-from .situation import Network, Situation
+from .situation import Network, Situation, here
 from .spill import SpillOp
 from .stack import evaluate as evaluate_lanes
 from .stack import stacked
 from .stall import warn_stall
 from .store import StoreOp, evaluate_between_kernels, slopes
-from .strategies import EVALUATION, GRADIENTS, LOSSES, SLOPES, StepLoss, choose, tangents_apart, tangents_at_a_time
+from .strategies import EVALUATION, GRADIENTS, LOSSES, SLOPES, TANGENTS, StepLoss, choose, tangents_at_a_time
 
 
 def evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
@@ -50,8 +48,8 @@ def evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
 
 def _evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
     s = situation_of(ops, x)
-    if len(x) > 1 and len(x) - 1 > (limit := tangents_at_a_time(s, len(x[0]))):
-        return _in_parts(ops, x, key, limit, s)
+    if len(x) > 1 and (tangents := choose(TANGENTS, s)[0]) != "at once":
+        return _in_parts(ops, x, key, tangents_at_a_time(s), tangents == "some at a time, by several kernels")
     x = varying(_widened(x, s.samples), next(iter(s.network.buffers), None))
     way, _ = choose(GRADIENTS if s.weights else EVALUATION, s)
     return WAYS[way](Plan(s), x, key)
@@ -60,14 +58,10 @@ def _evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
 def situation_of(ops: Sequence[Op], x: Bundle) -> Situation:
     """The situation of ``ops``, evaluated now on the bundle ``x``."""
     network, xs, caller = Network(ops), flat(x), external_products.innermost()
-    leaf, in_scope = type(xs[0]), symbolic()
-    return Situation(
-        network, dr.backend_v(leaf), max(map(dr.width, xs)), len(x), core.llvm_lanes(),
-        weights=dr.grad_enabled(network.buffers), inputs=dr.grad_enabled(xs),
-        symbolic=in_scope, in_call=in_scope and inside_call(leaf), frozen=frozen(), stacked=stacked() is not None,
-        deterministic=is_deterministic(), forced=forced_path(), only_traced=only_traced.get(),
+    return here(
+        network, type(xs[0]), max(map(dr.width, xs)), vectors=len(x), weights=dr.grad_enabled(network.buffers),
+        inputs=dr.grad_enabled(xs), frozen=frozen(), stacked=stacked() is not None,
         caller=caller is not None and caller.knows(network.buffers), runs=0 if caller is None else caller.runs,
-        stored_lanes=core.stored_lanes(),
     )  # fmt: skip
 
 
@@ -123,12 +117,12 @@ WAYS: dict[str, Callable[[Plan, Bundle, Key | None], Bundle]] = {
 }
 
 
-def _in_parts(ops: Sequence[Op], x: Bundle, key: Key | None, most: int, s: Situation) -> Bundle:
-    """:func:`evaluate` with at most so many tangents at a time."""
+def _in_parts(ops: Sequence[Op], x: Bundle, key: Key | None, most: int, apart: bool) -> Bundle:
+    """:func:`evaluate` with at most so many tangents at a time; with ``apart``, each part by a kernel of its own."""
     parts = []
     for i in range(1, len(x), most):
         parts.append(_evaluate(ops, [x[0], *x[i : i + most]], key))
-        if tangents_apart(s):
+        if apart:
             vectors = [list(v) for v in parts[-1]]
             dr.eval(vectors)
             parts[-1] = [drnn.CoopVec(v) for v in vectors]

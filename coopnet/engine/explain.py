@@ -7,16 +7,14 @@ from dataclasses import dataclass
 
 import drjit as dr
 
+from ..backend import namespace
 from ..checks import shown_bytes
-from ..jit.native import core
-from ..jit.scopes import symbolic
 from .activation_cache import bytes_per_sample, chunk_size, outputs_per_sample
 from .banks import banks_for, banks_in_scope
 from .lane_sums import lane_bytes
-from .modes import forced_path, is_deterministic
 from .ops import Op
 from .products import library
-from .situation import Network, Situation
+from .situation import Network, here
 from .strategies import GRADIENTS, choose, spreads
 
 
@@ -59,13 +57,9 @@ def explain(
     """Explain the gradient of ``ops`` over ``samples`` samples, in one of ``steps`` steps of :func:`coopnet.fit` if
     ``fit``; ``itemsize`` is the bytes of a spilled number.
     """
-    which = dr.JitBackend.CUDA if backend == "cuda" else dr.JitBackend.LLVM
-    caller = frozen and fit and library(which)
-    s = Situation(
-        Network(ops), which, samples, lanes=core.llvm_lanes(), symbolic=symbolic(), frozen=frozen,
-        deterministic=is_deterministic(), forced=forced_path(), caller=caller, runs=steps if caller else 0,
-        stored_lanes=core.stored_lanes(),
-    )  # fmt: skip
+    leaf = namespace(backend).Float
+    caller = frozen and fit and library(dr.backend_v(leaf))
+    s = here(Network(ops), leaf, samples, frozen=frozen, caller=caller, runs=steps if caller else 0)
     way, reason = choose(GRADIENTS, s)
     path = "banks" if way == "loop banks" else way
     memory, chunks, banks = 0, 1, 1

@@ -113,9 +113,9 @@ def library(backend: dr.JitBackend) -> bool:
     return cublas.available() if backend == dr.JitBackend.CUDA else openblas.available()
 
 
-def who_multiplies(backend: dr.JitBackend, outside: bool = False) -> str:
-    """The name in :data:`~.strategies.MULTIPLIERS`. ``outside``: can the caller of a frozen function multiply?"""
-    return choose(MULTIPLIERS, Products(backend, frozen(), outside, library(backend)))[0]
+def who_multiplies(backend: dr.JitBackend, by_caller: bool = False) -> str:
+    """The name in :data:`~.strategies.MULTIPLIERS`. ``by_caller``: can the caller of a frozen function multiply?"""
+    return choose(MULTIPLIERS, Products(backend, frozen(), by_caller, library(backend)))[0]
 
 
 def vectors_together(s: Situation, whole: bool = True) -> int:

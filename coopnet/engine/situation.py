@@ -5,10 +5,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import drjit as dr
 
+from ..jit.native import core
+from ..jit.scopes import inside_call, symbolic
+from .modes import forced_path, is_deterministic, only_traced
 from .ops import Op, affine, buffers, simple
 
 
@@ -113,3 +116,13 @@ class Situation(NamedTuple):
     def terms(self) -> int:
         """Number of outer products in the gradient of each matrix."""
         return self.samples * self.vectors
+
+
+def here(network: Network, leaf: type, samples: int, **known: Any) -> Situation:
+    """The situation at this place of a program, on the backend of the type ``leaf``; ``known`` are further facts."""
+    in_scope = symbolic()
+    return Situation(
+        network, dr.backend_v(leaf), samples, lanes=core.llvm_lanes(), stored_lanes=core.stored_lanes(),
+        symbolic=in_scope, in_call=in_scope and inside_call(leaf), deterministic=is_deterministic(),
+        forced=forced_path(), only_traced=only_traced.get(), **known,
+    )  # fmt: skip

@@ -28,7 +28,7 @@ from .affine import Affine
 from .chunks import chunks
 from .network_op import NetworkOp, Plan, in_use
 from .ops import Op, Tape, matrices
-from .products import Product, Sums, vectors_together, who_multiplies
+from .products import Product, Sums, vectors_together
 from .row_vectors import Rows, spilled
 from .strategies import caller_multiplies
 
@@ -47,9 +47,8 @@ class SpillOp(NetworkOp):
             dxs = self._in_chunks(dys, samples, chunk, sums)
         else:
             products, dxs = self._whole(dys, samples, cache)
-            s, caller = self.plan.situation, external_products.innermost()
-            outside = caller is not None and caller.open and caller_multiplies(s) and caller.knows(self.plan.buffers)
-            if products and caller is not None and who_multiplies(s.backend, outside) == "caller":
+            caller = external_products.innermost() if caller_multiplies(self.plan.situation) else None
+            if products and caller is not None and caller.open:
                 caller.leave(products)
                 return dxs, None
             sums.compute(products)

@@ -1,4 +1,4 @@
-"""How the engine chooses its ways: an ordered table for each question.
+"""The tables that choose how a network is evaluated and differentiated: an ordered one for each question.
 
 The first row whose condition holds is chosen. :func:`coopnet.engine.evaluate`, :func:`coopnet.engine.input_gradient`,
 training and ``field.explain`` read these tables, and the documentation prints them. Other code of the engine asks the
@@ -99,21 +99,6 @@ def caller_multiplies(s: Situation) -> bool:
 def worth_launching(s: Situation) -> bool:
     """Do several kernels instead of one pay on a GPU?"""
     return s.samples >= limits.LAUNCHES_SAMPLES and not (s.symbolic or s.only_traced)
-
-
-def tangents_at_a_time(s: Situation, components: int) -> int:
-    """How many tangents of ``components`` inputs are computed at a time: on GPUs, as many as fit into the registers
-    besides the value. On CPUs all: they spill vectors to the cache, which is cheap.
-    """
-    return max(1, ALL // max(components, s.network.width) - 1) if s.cuda else s.vectors - 1
-
-
-def tangents_apart(s: Situation) -> bool:
-    """Are tangents that exceed the registers of one kernel computed by several kernels?
-
-    In one kernel, OptiX would interleave them. If gradients are needed, values are evaluated anyway.
-    """
-    return not (s.stacked or s.weights or s.inputs) and worth_launching(s)
 
 
 def needs_transposed(s: Situation) -> bool:
@@ -287,7 +272,7 @@ EVALUATION = (
 BACKWARD = (
     Row("unrolled", worth_unrolling, _UNROLLED),
     Row("copies", worth_copies, _COPIES),
-    Row("kernel", _always, "matrices are read as they are: copies pay on CPUs only, and for many samples"),
+    Row("kernel", _always, "matrices are read as they are: copies pay for many samples, and on GPUs only in `store`"),
 )
 
 # ---- How is the gradient with respect to the input computed, if it is not differentiated again? -------------------
@@ -323,6 +308,31 @@ SLOPES = (
     ),
     Row("store", lambda s: s.room, "two vectors of such a wide layer exceed the registers of one kernel"),
     Row("tangents", _always, "there is too little memory for activations"),
+)  # fmt: skip
+
+# ---- How are several tangents computed? ---------------------------------------------------------------------------
+
+
+def tangents_at_a_time(s: Situation) -> int:
+    """How many tangents fit into a GPU's registers besides the value; on CPUs all, which spill to the cache."""
+    return max(1, ALL // max(s.network.width, 1) - 1) if s.cuda else s.vectors - 1
+
+
+TANGENTS = (
+    Row(
+        "at once", lambda s: s.vectors - 1 <= tangents_at_a_time(s),
+        "all fit into a GPU's registers besides the value; a CPU spills them to its cache, which is cheap",
+    ),
+    Row(
+        "some at a time, by several kernels",
+        lambda s: not (s.stacked or s.weights or s.inputs) and worth_launching(s),
+        "they exceed the registers, and in one kernel OptiX would interleave them",
+    ),
+    Row(
+        "some at a time", _always,
+        "they exceed the registers; several kernels are impossible, not worth launching, or gradients need the values "
+        "anyway",
+    ),
 )  # fmt: skip
 
 # ---- How does a CPU multiply a matrix and a vector in a kernel? ---------------------------------------------------
@@ -392,13 +402,13 @@ class Products(NamedTuple):
     #: Is a function being frozen? No library can be called in it.
     frozen: bool
     #: Does the caller of that function multiply?
-    outside: bool
+    by_caller: bool
     #: Was a library found?
     library: bool
 
 
 MULTIPLIERS = (
-    Row("caller", lambda s: s.outside, "between two halves of a frozen step, a library can be called"),
+    Row("caller", lambda s: s.by_caller, "between two halves of a frozen step, a library can be called"),
     Row("Dr.Jit", lambda s: s.frozen, "libraries cannot be called in a function that is being recorded"),
     Row("Dr.Jit", lambda s: not s.library, "no library is found"),
     Row("cuBLAS", lambda s: s.backend == dr.JitBackend.CUDA, "the fastest on the GPU"),
@@ -450,7 +460,7 @@ BATCHES = (
 class GradientScope(NamedTuple):
     """The situation of a gradient inside a symbolic scope."""
 
-    #: Does Dr.Jit differentiate the scope from outside, so that banks can be summed at its end?
+    #: Is ``backward`` called after the scope, so that banks can be summed when the scope ends?
     waits: bool
     #: Is it inside ``gradient_banks()`` for all these parameters, on a backend with several banks?
     collected: bool
@@ -468,6 +478,7 @@ TABLES = {
     "How is a network evaluated if its weights need no gradient?": EVALUATION,
     "How does a kernel multiply that goes forward and back?": BACKWARD,
     "How is the gradient with respect to the input computed, if it is not differentiated again?": SLOPES,
+    "How are several tangents computed?": TANGENTS,
     "How does a CPU multiply a matrix and a vector in a kernel?": MATRICES,
     "Which library multiplies matrices over samples?": MULTIPLIERS,
     "Where is a loss with independent samples computed?": LOSSES,

@@ -1,4 +1,4 @@
-"""Arrays that some functions of Dr.Jit find and others don't.
+"""Wrappers of arrays that ``dr.freeze`` must find and ``drjit.nn.pack`` must not.
 
 ``dr.freeze`` traverses objects without ``DRJIT_STRUCT``, such as Mitsuba's, through their methods ``_traverse_1_cb_ro``
 and ``_traverse_1_cb_rw``. Neither ``drjit.nn.pack`` nor ``dr.eval`` does so. Relies on these names and

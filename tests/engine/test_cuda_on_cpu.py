@@ -43,7 +43,7 @@ from coopnet.nn import linear
 from coopnet.nn import module as module_of_layers
 from coopnet.nn.parameters import Parameter
 
-networks = module("evaluate")
+networks, situation = module("evaluate"), module("situation")
 
 pytestmark = pytest.mark.skipif("llvm" not in backends.available(), reason="made for the CPU's layouts")
 
@@ -691,12 +691,12 @@ def test_when_registers_are_asked_for(llvm, monkeypatch):
 
 def test_directions_that_fit_into_registers():
     def most(*shapes):
-        return networks.tangents_at_a_time(Situation(Network(shaped(*shapes)), dr.JitBackend.CUDA, 100, 7), 3)
+        return networks.tangents_at_a_time(Situation(Network(shaped(*shapes)), dr.JitBackend.CUDA, 100, 7))
 
     assert most((64, 3), (1, 64)) == 3
     assert most((128, 3), (1, 128)) == 1
     assert most((512, 3)) == 1
-    assert most() == 256 // 3 - 1
+    assert most() == 256 - 1
 
 
 @pytest.mark.parametrize("precision", ["half", "single"])
@@ -765,7 +765,7 @@ def test_the_warning_points_to_the_users_line(llvm, set_limits, place):
         dr.backward(y)  # the user's
         return (i + 1,)
 
-    with as_cuda(networks), pytest.warns(RuntimeWarning, match="half precision") as found:
+    with as_cuda(networks, situation), pytest.warns(RuntimeWarning, match="half precision") as found:
         if place == "loop":
             dr.while_loop((llvm.UInt32(0),), lambda i: i < 2, turn, mode="symbolic")
         else:
@@ -806,7 +806,7 @@ def test_a_backward_pass_within_a_loop_on_cuda_warns(llvm, set_limits):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         on_llvm = run()
-    with as_cuda(networks), pytest.warns(RuntimeWarning, match="over 90 samples"):
+    with as_cuda(networks, situation), pytest.warns(RuntimeWarning, match="over 90 samples"):
         on_cuda = run()
     assert np.abs(on_llvm).max() > 0
     np.testing.assert_allclose(on_cuda, on_llvm, rtol=1e-4, atol=1e-4)
@@ -848,7 +848,7 @@ def test_networks_in_calls_are_kept_apart_on_cuda(llvm, monkeypatch, dropout, li
 
     wanted = run()
     assert not kept
-    with as_cuda(networks):
+    with as_cuda(networks, situation):
         got = run()
         outside = nets[0](drnn.CoopVec([v * 1 for v in x]), None)
     assert len(kept) == 4 and literal == bool(np.isfinite(wanted).all())
@@ -880,7 +880,7 @@ def test_networks_in_loops_and_conditionals_are_kept_apart_on_cuda(llvm, chosen,
         return dr.while_loop(state, lambda turn, _: turn < 3, body, mode="symbolic")[1].numpy()
 
     wanted = run()
-    with as_cuda(networks):
+    with as_cuda(networks, situation):
         got = run()
     ways = [way for _, way in chosen]
     half = len(ways) // 2

@@ -32,6 +32,7 @@ from coopnet.engine.strategies import (
     MULTIPLIERS,
     SCOPES,
     TABLES,
+    TANGENTS,
     GradientScope,
     Matrix,
     Products,
@@ -597,12 +598,16 @@ def everything(question, lanes):
             transposed, plain, copies = options
             yield Matrix(rows, columns, itemsize, lanes, transposed, plain, copies)
     elif table is MULTIPLIERS:
-        for backend, frozen, outside, found in itertools.product((CUDA, LLVM), *[flags] * 3):
-            yield Products(backend, frozen, outside, found)
+        for backend, frozen, by_caller, found in itertools.product((CUDA, LLVM), *[flags] * 3):
+            yield Products(backend, frozen, by_caller, found)
     elif table is LOSSES:
         yield from map(StepLoss, OPERATIONS)
     elif table is BATCHES:
         yield from itertools.starmap(StepBatch, itertools.product(*[flags] * 2))
+    elif table is TANGENTS:
+        net = described(cn.MLP(3, 1, width=64, depth=2), True)
+        for backend, vectors, samples, *needed in itertools.product((CUDA, LLVM), (2, 9), (1, 1 << 20), *[flags] * 2):
+            yield Situation(net, backend, samples, vectors, lanes, *needed)
     elif table is SCOPES:
         yield from itertools.starmap(GradientScope, itertools.product(*[flags] * 2))
     else:
@@ -735,7 +740,7 @@ def test_what_is_chosen_from(ns, backend, chosen):
     net(x)
     with cn.deterministic(), cn.gradient_path("spill"):
         net.jvp(x, [x, x])
-    (one, _), (two, _) = chosen
+    (one, _), _, (two, _) = chosen  # the second question is how tangents are computed
     assert one.backend == dr.backend_v(net["weights"]) and (one.terms, two.terms) == (7, 21)
     assert one.network.width == 8 and one.network.layouts_known == (backend == "cuda") and not one.network.dropout
     assert one.weights and not (
@@ -910,3 +915,15 @@ def test_a_graph_that_is_walked_twice(ns, backend, path):
             found.append(dr.grad(buffer).numpy().astype(np.float64))
     assert np.abs(found[0]).max() > 0
     agree(found[:1], found[1:], backend)
+
+
+def test_explained_inside_a_call(ns, backend):
+    """As the network would be evaluated in this place."""
+    field, found = cn.NeuralField(None, cn.MLP(2, 1, width=8, depth=1)).build(backend), []
+
+    def call(x):
+        found.append(field.explain(1000).path)
+        return x
+
+    dr.switch(dr.zeros(ns.UInt32, 4), [call], dr.arange(ns.Float, 4))
+    assert set(found) == {"builtin"}

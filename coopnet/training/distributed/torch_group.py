@@ -120,8 +120,9 @@ class TorchGroup(Group):
         try:
             yield
         except RuntimeError as error:
+            rank = os.environ.get("RANK", self.rank)  # its own, also where joining the group has failed
             reason = f"another process is gone, or did not come within {self.timeout:g} s"
-            raise RuntimeError(f"TorchGroup: process {self.rank} got no answer: {reason} ({_short(error)}).") from error
+            raise RuntimeError(f"TorchGroup: process {rank} got no answer: {reason} ({_short(error)}).") from error
 
 
 @atexit.register
