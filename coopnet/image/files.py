@@ -14,6 +14,7 @@ import numpy as np
 from ..checks import check, check_type, ensure
 from ..checks.sizes import NoRoom, check_room
 from ..io import atomic_write
+from ..io.files import file_name
 
 try:
     from PIL import Image, ImageCms, ImageOps, UnidentifiedImageError
@@ -36,7 +37,7 @@ def load(path: str | os.PathLike[str]) -> np.ndarray:
     >>> image.load("grey.png").shape
     (4, 6, 1)
     """
-    path = Path(path)
+    path = Path(file_name(path, "image.load"))
     ensure(not path.is_dir(), f"{str(path)!r} is a directory; an image file is needed.", IsADirectoryError)
     ensure(path.exists(), f"there is no file {str(path)!r}.", FileNotFoundError)
     try:
@@ -108,7 +109,7 @@ def save(path: str | os.PathLike[str], values: np.ndarray) -> None:
     _check_values("image.save", "values", values)
     shape = f"values has the shape {values.shape}; (height, width, 1 or 3) is needed"
     ensure(values.ndim == 3 and values.shape[2] in (1, 3) and values.size, f"image.save: {shape}.")
-    suffix = Path(path).suffix.lower()
+    suffix = Path(file_name(path, "image.save")).suffix.lower()
     check(suffix in writable_formats(), "image.save", "the suffix", suffix, "that of an image format, such as .png,")
     eight: np.ndarray = np.empty(values.shape, np.uint8)
     for y in range(len(values)):  # single-precision copies of a large picture may not fit in memory
@@ -151,6 +152,11 @@ def psnr(a: np.ndarray, b: np.ndarray, rows: np.ndarray | None = None) -> float:
     for name, values in (("a", a), ("b", b)):
         _check_values("image.psnr", name, values)
     ensure(a.shape == b.shape, f"image.psnr: a has the shape {a.shape} and b {b.shape}; both must agree.")
+    if rows is not None:
+        listed = isinstance(rows, np.ndarray) and rows.ndim == 1 and rows.dtype.kind in "iu"
+        check_type("image.psnr", "rows", rows, np.ndarray if listed else (), "a row of integers, a NumPy array,")
+        inside = not len(rows) or (rows.min() >= 0 and rows.max() < len(a))
+        ensure(inside, f"image.psnr: rows has numbers beyond the {len(a)} rows of a.")
     count, total = len(a) if rows is None else len(rows), 0.0
     for start in range(0, count, _PIECE):
         some: Any = slice(start, start + _PIECE)

@@ -12,6 +12,7 @@ from ..checks import ensure
 from ..field import NeuralField
 from ..io import read
 from ..io.checkpoint import TRAIN, require_safetensors
+from ..io.files import file_name
 from ..random.key import Key
 from ..training import FitResult, cosine, fit
 from ..training.sampling import integers
@@ -20,15 +21,15 @@ from ..training.sampling import integers
 _DIGESTS = {"pixels": "image", "mesh": "mesh"}
 
 
-def make_folder(directory: str | Path, metadata: dict[str, Any], resume: bool, steps: int) -> Path:
+def make_folder(where: str, directory: str | Path, metadata: dict[str, Any], resume: bool, steps: int) -> Path:
     """The checkpoint in ``directory``, which is made if missing; raises if no checkpoint can be written, or a run that
     is to be resumed cannot.
     """
     require_safetensors()
-    checkpoint = Path(directory) / "field.safetensors"
+    checkpoint = Path(file_name(directory, where, "directory")) / "field.safetensors"
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     if resume:
-        check_same_run(checkpoint, metadata, steps)
+        check_same_run(where, checkpoint, metadata, steps)
     return checkpoint
 
 
@@ -55,23 +56,24 @@ def batches(columns: Sequence[Any], inputs: int, size: int) -> Callable[[Key], t
     return batch
 
 
-def check_same_run(checkpoint: Path, metadata: dict[str, Any], steps: int) -> None:
+def check_same_run(where: str, checkpoint: Path, metadata: dict[str, Any], steps: int) -> None:
     """Raise unless ``checkpoint`` is of the same image or mesh and settings, those in ``metadata``, and has not taken
     more than ``steps``.
     """
-    missing = f"there is no {str(checkpoint)!r} to resume from; pass resume=False."
+    missing = f"{where}: there is no {str(checkpoint)!r} to resume from; pass resume=False."
     ensure(checkpoint.exists(), missing, FileNotFoundError)
     _, stored, tensors = read(checkpoint)
-    unknown = f"cannot resume {str(checkpoint)!r}: it was not written by fit_image or fit_mesh."
+    problem = f"{where}: cannot resume {str(checkpoint)!r}"
+    unknown = f"{problem}: it was not written by fit_image or fit_mesh."
     for group, wanted in metadata.items():
         given: Any = stored.get(group)
         ensure(isinstance(given, dict), unknown)
         for name, value in wanted.items():
             ensure(name in given, unknown)
             if given[name] != value:
-                problem = f"its {name} is {given[name]!r}, not {value!r}"
-                problem = f"it is of another {_DIGESTS[name]}, not this one" if name in _DIGESTS else problem
+                other = f"its {name} is {given[name]!r}, not {value!r}"
+                other = f"it is of another {_DIGESTS[name]}, not this one" if name in _DIGESTS else other
                 hint = "resume with what it was begun with, or begin another run in another folder"
-                raise ValueError(f"cannot resume {str(checkpoint)!r}: {problem}; {hint}.")
+                raise ValueError(f"{problem}: {other}; {hint}.")
     taken = len(tensors.get(f"{TRAIN}losses", ()))
-    ensure(taken <= steps, f"{str(checkpoint)!r} is at step {taken} already; steps={steps} is less.")
+    ensure(taken <= steps, f"{where}: {str(checkpoint)!r} is at step {taken} already; steps={steps} is less.")

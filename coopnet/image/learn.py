@@ -19,6 +19,7 @@ from ..checks import (
     check,
     check_above,
     check_choice,
+    check_flag,
     check_int,
     check_positive,
     check_unsigned,
@@ -178,6 +179,8 @@ def fit_image(
     """
     fraction, batch, lr, steps, seed = _check(image, fraction, batch, lr, steps, seed)
     check_choice("fit_image", "encoding", encoding, ENCODINGS)
+    check_flag("fit_image", "resume", resume)
+    check_flag("fit_image", "progress", progress)
     height, columns, channels = image.shape
     count = height * columns
     _check_room(columns, height, channels)
@@ -192,7 +195,7 @@ def fit_image(
             "fraction": fraction, "batch": batch, "lr": lr, "dropout": plain(dropout),
         },
     }  # fmt: skip
-    checkpoint = make_folder(directory, metadata, resume, steps)
+    checkpoint = make_folder("fit_image", directory, metadata, resume, steps)
     uint32 = arrays(field).UInt32
     chosen = training_pixels(count, fraction, seed, dr.backend_v(uint32))
     others = np.ones(count, bool)

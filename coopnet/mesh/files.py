@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..checks import ensure
+from ..io.files import file_name
 
 MARGIN = 0.1  #: of the unit cube, on either side of the longest side of a mesh
 
@@ -50,7 +51,7 @@ def load(path: str | os.PathLike[str]) -> Mesh:
     >>> found.vertices.shape, found.faces.shape, found.watertight
     ((8, 3), (12, 3), True)
     """
-    path = Path(path)
+    path = Path(file_name(path, "mesh.load"))
     ensure(not path.is_dir(), f"{str(path)!r} is a directory; a mesh file is needed.", IsADirectoryError)
     ensure(path.exists(), f"there is no file {str(path)!r}.", FileNotFoundError)
     library = _trimesh()

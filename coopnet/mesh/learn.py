@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import check_above, check_choice, check_int, check_type, check_unsigned, plain
+from ..checks import check_above, check_choice, check_flag, check_int, check_type, check_unsigned, plain
 from ..field import NeuralField
 from ..image import files, plots
 from ..image.evaluate import arrays, check_maps, in_pieces
@@ -120,13 +120,15 @@ def fit_mesh(
     )  # fmt: skip
     lr, seed = check_above("fit_mesh", "lr", lr), check_unsigned("fit_mesh", "seed", seed)
     check_choice("fit_mesh", "encoding", encoding, ENCODINGS)
+    check_flag("fit_mesh", "resume", resume)
+    check_flag("fit_mesh", "progress", progress)
     field = make_field(encoding=encoding, units=width, depth=depth, dropout=dropout).build(backend, seed=seed)
     digest = hashlib.sha256(mesh.vertices.tobytes() + mesh.faces.tobytes()).hexdigest()
     metadata = {
         "fit": {"mesh": digest, "points": points, "batch": batch, "lr": lr, "dropout": plain(dropout)},
         "mesh": {"centre": list(mesh.centre), "scale": mesh.scale, "watertight": mesh.watertight},
     }
-    checkpoint = make_folder(directory, metadata, resume, steps)
+    checkpoint = make_folder("fit_mesh", directory, metadata, resume, steps)
     samples = draw_samples(mesh, points, seed)
     held_out = np.arange(points) % HELD_OUT == HELD_OUT - 1
     chosen = ~held_out

@@ -257,7 +257,9 @@ def _add_arrays(add: Callable, ns: ModuleType, space: str) -> None:
 NOT_CALLED = {
     "BackendError": "an exception", "FitResult": "holds results", "Checkpoint": "holds results",
     "LLVM": "holds results", "March": "holds results", "MarchMoments": "holds results", "SurfaceHit": "holds results",
-    "Configuration": "holds results", "prepare": "takes no arguments", "available": "takes no arguments",
+    "image ImageFit": "holds results", "mesh MeshFit": "holds results", "mesh Mesh": "holds what load() read",
+    "mesh Samples": "holds results", "Configuration": "holds results",
+    "prepare": "takes no arguments", "available": "takes no arguments",
     "info": "takes no arguments", "llvm_cure": "takes no arguments", "kernel_cache": "takes no arguments",
     "has_optix": "takes no arguments",
     "find_llvm": "takes folders of its own", "found_llvm": "takes folders of its own",
@@ -317,6 +319,10 @@ def _callables(backend: str) -> dict[str, Any]:
     if _installed("mitsuba.python"):  # without it, the folder of tests of that name is what is found
         plugins = _plugins(backend)
         found |= {f"mitsuba {name}": v for name in plugins.__all__ if callable(v := getattr(plugins, name))}
+    for name, package in (("image", "PIL"), ("mesh", "igl")):
+        if _installed(package):
+            module = importlib.import_module(f"coopnet.{name}")
+            found |= {f"{name} {k}": v for k in module.__all__ if callable(v := getattr(module, k))}
     if _installed("torch"):
         found["torch Module"] = importlib.import_module("coopnet.interop.torch").Module
     return found
@@ -338,7 +344,8 @@ def targets(ns: ModuleType) -> dict[str, Target]:
     backend = ns.__name__.split(".")[1]
     found: dict[str, Target] = {}
     valid = _valid(ns, backend)
-    slow = ("fit", "runs_coopvec", "mc_dropout", *(f"mitsuba {n}" for n in ("RadianceCache", "fit_bsdf", "render_mc")))
+    slow = ("fit", "runs_coopvec", "mc_dropout", "image fit_image", "mesh fit_mesh")
+    slow += tuple(f"mitsuba {n}" for n in ("RadianceCache", "fit_bsdf", "render_mc"))
     for name, value in _callables(backend).items():
         if name in NOT_CALLED:
             continue
@@ -445,6 +452,8 @@ def _valid(ns: ModuleType, backend: str) -> dict[str, dict[str, Any]]:
     marched = {"field": volume, "steps": 2, "jitter": True, "density": "softplus", "color": "sigmoid"}
     counted = {"field": volume, "near": 0.5, "far": 3.5, "steps": 2, "density": "softplus"}
     three = drnn.CoopVec(ns.Float(0.25), ns.Float(0.5), ns.Float(0.75))
+    picture, solid = np.full((6, 4, 3), 0.5, np.float32), _solid()
+    small = {"steps": 1, "width": 4, "depth": 1, "encoding": "identity", "batch": 8, "progress": False}
     return (_valid_in_mitsuba(backend) if _installed("mitsuba.python") else {}) | {
         "*": {
             "x": x, "p": p, "key": None, "field": field, "net": field, "params": field, "dtype": ns.TensorXf,
@@ -499,7 +508,24 @@ def _valid(ns: ModuleType, backend: str) -> dict[str, dict[str, Any]]:
         "Reflection": {"decoder": field, "latent": (0.1, 0.2)},
         "with_backend": {"function": lambda *values, **options: values, "args": [p, field], "kwargs": {"y": y}},
         "torch Module": {"field": field}, "torch Module.forward": {"x": _rows_of_torch()},
+        "image fit_image": {"image": picture, "directory": "learned"} | small, "image load": {"path": "picture.png"},
+        "image make_field": {"width": 4, "height": 6}, "image save": {"path": "saved.png", "values": picture},
+        "image pixels": {"index": ns.UInt32(0, 1), "width": 4, "height": 6}, "image psnr": {"a": picture, "b": picture},
+        "image render": {"width": 4, "height": 6}, "image render_mc": {"width": 4, "height": 6, "samples": 2},
+        "image training_pixels": {"count": 9, "fraction": 0.5, "seed": 1}, "mesh load": {"path": "mesh.obj"},
+        "mesh render": {"field": sdf, "width": 4, "height": 6}, "mesh draw_samples": {"mesh": solid, "count": 8},
+        "mesh fit_mesh": {"mesh": solid, "directory": "learned", "points": 1000} | small,
+        "mesh load_surface": {"path": "file.safetensors"},
     }  # fmt: skip
+
+
+def _solid() -> Any:
+    """A tetrahedron, if there is a package for meshes."""
+    if not _installed("igl"):
+        return None
+    corners = np.array([[0.1, 0.1, 0.1], [0.9, 0.1, 0.1], [0.1, 0.9, 0.1], [0.1, 0.1, 0.9]])
+    faces = np.array([[0, 2, 1], [0, 1, 3], [0, 3, 2], [1, 2, 3]])
+    return importlib.import_module("coopnet.mesh").Mesh(corners, faces, True, (0.0, 0.0, 0.0), 1.0)
 
 
 def _plain(backend: str) -> cn.NeuralField:
@@ -551,6 +577,9 @@ PATIENCE = {
     ("calibrate", "samples"): 1000,
     ("calibration_error", "levels"): 10_000,
     ("dropout_mask", "n"): 4096,
+    ("image fit_image", "steps"): 4,
+    ("image render_mc", "samples"): 100,
+    ("mesh fit_mesh", "steps"): 4,
     ("mitsuba fit_bsdf", "steps"): 4,
     ("mitsuba fit_bsdf", "samples"): 1 << 16,
     ("mitsuba render_mc", "samples"): 20,

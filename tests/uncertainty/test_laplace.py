@@ -89,9 +89,13 @@ def compare_with_reference(backend, ns, activation, precision):
 
 
 def test_nearly_collinear_features(ns):
-    """The smallest eigenvalues of the last layer's matrix would be lost in sums of single precision."""
+    """The smallest eigenvalues of the last layer's matrix would be lost in sums of single precision. In half
+    precision, rounding of the features themselves hides them.
+    """
+    if dr.backend_v(ns.Float) == dr.JitBackend.CUDA:
+        pytest.skip("networks have half precision")
     network = cn.Sequential(cn.Linear(2, 16), cn.ReLU(), cn.Linear(16, 1))
-    field = cn.NeuralField(None, network, in_features=2).build(dr.backend_v(ns.Float), "auto", seed=1)
+    field = cn.NeuralField(None, network, in_features=2).build("llvm", seed=1)
     w = np.float16([1, 0.5] + 2.0**-9 * np.random.default_rng(0).standard_normal((16, 2))).astype(np.float32)
     field.set_matrix("network.layers.0.weights", w)
     field.set_matrix("network.layers.0.bias", np.full(16, 0.5, np.float32))
@@ -112,7 +116,7 @@ def test_nearly_collinear_features(ns):
     found = posterior.std([ns.Float(v) for v in p]).numpy()[0]
     covariance = ref.laplace(hidden(x)[None], noise, 1.0)
     expected = ref.linearized_std(hidden(np.float64(p))[None], covariance)
-    np.testing.assert_allclose(found, expected[0], rtol=1e-3 if field.precision == "single" else 0.5)
+    np.testing.assert_allclose(found, expected[0], rtol=1e-3)
 
 
 def test_drawn_functions_agree_with_the_reference(backend, ns):
