@@ -71,7 +71,7 @@ from .random.key import Key
 from .random.philox import philox4x32
 from .random.seeded import seeded_dropout
 from .sparsification import sparsification
-from .training import FitResult, fit, fit_many, stratified, uniform
+from .training import FitResult, fit, fit_many, integers, stratified, uniform
 from .uncertainty import (
     auroc, calibrate, calibration_error, ensemble, laplace, mc_dropout, negative_log_likelihood, posthoc_dropout,
 )  # fmt: skip
@@ -86,7 +86,7 @@ __all__ = [
     "Tanh", "TriangleWave", "Triangular", "auroc", "backend", "calibrate", "calibration_error",
     "concrete_penalty", "deterministic",
     "dropout", "dropout_mask", "ensemble", "export", "fit", "fit_many", "from_config", "gradient_banks",
-    "gradient_path", "laplace", "load", "mc_dropout", "negative_log_likelihood", "nn", "numerical_gradient",
+    "gradient_path", "integers", "laplace", "load", "mc_dropout", "negative_log_likelihood", "nn", "numerical_gradient",
     "on_backend", "philox4x32", "posthoc_dropout", "render", "save", "seeded_dropout", "sparsification", "stratified",
     "to", "training", "uniform", "with_backend",
 ]  # fmt: skip

@@ -95,16 +95,6 @@ def _unit_tangents(parts: list) -> list[list]:
     return [[leaf(1 if i == j else 0) for j in range(len(parts))] for i in range(len(parts))]
 
 
-def like(parts: list, p: Any, kind: str) -> Any:
-    """Single-precision ``parts`` in the container of the coordinates ``p``, whose kind is ``kind``."""
-    leaf = type(parts[0])
-    if kind == kinds.TENSOR:
-        return dr.tensor_t(leaf)(kinds.nested(parts))
-    if kind == kinds.COOPVEC or isinstance(p, (list, tuple)) or kinds.describe(type(p)).leaf is leaf:
-        return kinds.rebuild(parts, p)
-    return kinds.nested(parts)
-
-
 def numerical_gradient(field: Any, p: Any, eps: Any, key: Key | None = None) -> Any:
     r"""The gradient of a field with one output by central differences, which can be differentiated again.
 
@@ -151,7 +141,7 @@ def numerical_gradient(field: Any, p: Any, eps: Any, key: Key | None = None) -> 
 
     def at(i: int, step: Any) -> Any:
         shifted = [v + step if i == j else v for j, v in enumerate(parts)]
-        y = field(like(shifted, p, kind), *(() if key is None else (key,)))
+        y = field(kinds.rebuild(shifted, p), *(() if key is None else (key,)))
         kind_y, leaf_y = kinds.kind(y, f"{where}: the field's output")
         outputs, same = kinds.features(y, kind_y), kind_y != kinds.NUMPY and dr.backend_v(leaf_y) == dr.backend_v(leaf)
         ensure(outputs == 1, f"{where}: the field has {outputs} outputs; one is needed.")
@@ -159,7 +149,7 @@ def numerical_gradient(field: Any, p: Any, eps: Any, key: Key | None = None) -> 
         ensure(same, f"{where}: the field returned {type(y).__name__}; {needed}.", TypeError)
         return single(y.array if kind_y == kinds.TENSOR else kinds.components(y)[0])
 
-    return like([(at(i, eps) - at(i, -eps)) / (2 * eps) for i in range(len(parts))], p, kind)
+    return kinds.rebuild([(at(i, eps) - at(i, -eps)) / (2 * eps) for i in range(len(parts))], p)
 
 
 def _scale(tangent: list) -> tuple[Any, Any]:

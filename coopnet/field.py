@@ -18,8 +18,9 @@ from .bounds import Bounds, check_count, checked, slopes, to_unit
 from .call import Call, note, result_type
 from .checks import check_choice, check_flag, check_in_features, check_int, check_module, check_unsigned, ensure
 from .checks.sizes import MAX_ENTRIES, check_features
-from .derivatives import jacobian, like, pushforward
+from .derivatives import jacobian, pushforward
 from .engine import Explanation, explain
+from .jit import kinds
 from .jit.scopes import recording
 from .nn import Encoding, Identity, Module
 from .nn.arguments import block
@@ -267,7 +268,7 @@ class NeuralField(Module):
         attached = any(dr.grad_enabled(v) for v in (*x, *self._held().values()))
         y, columns = jacobian(self.encoding, self.network, x, self._work(call.leaf), call.key, attached)
         y, columns = call.leave(result_type(self.output, call.leaf), y, *slopes(columns, self.bounds))
-        return y, [like([column[i] for column in columns], p, call.kind) for i in range(len(columns[0]))]
+        return y, [kinds.rebuild([column[i] for column in columns], p) for i in range(len(columns[0]))]
 
     def _enter(self, p: Any, key: Any, active: Any, where: str, *directions: Any) -> tuple[Call, list, list[list]]:
         """The checked arguments of a call, the coordinates for the encoding, and the components of ``directions``.

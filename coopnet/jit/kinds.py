@@ -239,12 +239,20 @@ def rows(x: Any, kind_: str) -> list:
 
 
 def rebuild(parts: list, like: Any) -> Any:
-    """``parts`` in the container of ``like``: the inverse of :func:`components`."""
+    """``parts`` in the container of ``like``: the inverse of :func:`components`, and of :func:`rows` for tensors.
+
+    Their type may be another one than that of the entries of ``like``.
+    """
     if isinstance(like, (list, tuple)):
         return tuple(parts) if isinstance(like, tuple) else parts
     if isinstance(like, drnn.CoopVec):
         return drnn.CoopVec(parts)
-    return parts[0] if describe(type(like)).depth == 1 else type(like)(parts)
+    d, leaf = describe(type(like)), type(parts[0])
+    if d.is_tensor:
+        return dr.tensor_t(leaf)(nested(parts))
+    if d.depth == 1:
+        return parts[0]
+    return type(like)(parts) if d.leaf is leaf else nested(parts)
 
 
 def features(x: Any, kind_: str) -> int:

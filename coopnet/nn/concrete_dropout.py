@@ -145,7 +145,7 @@ class ConcreteDropout(Dropout):
             y = [v * leaf(f) for v, f in zip(parts, _factors(words, logit * 1, self.temperature)[0], strict=True)]
         else:
             y = dr.custom(_RelaxedMask, words, self.temperature, logit, parts)
-        return type(x)(kinds.nested(y)) if kind == kinds.TENSOR else kinds.rebuild(y, x)
+        return kinds.rebuild(y, x)
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
         return linear_jvp(self, x, tangents, key)

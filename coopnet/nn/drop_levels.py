@@ -86,7 +86,7 @@ class DropLevels(Dropout):
         keeps = decisions(width // each, traced, key, dr.uint32_array_t(leaf), samples)
         parts = kinds.rows(x, kind)
         y = [traced.element(v, keeps[i // each]) if i // each >= self.first else v for i, v in enumerate(parts)]
-        return type(x)(kinds.nested(y)) if kind == kinds.TENSOR else kinds.rebuild(y, x)
+        return kinds.rebuild(y, x)
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
         return linear_jvp(self, x, tangents, key)

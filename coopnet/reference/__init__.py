@@ -50,7 +50,7 @@ from .uncertainty import *
 OPS: dict[str, Callable[..., Any]] = {
     **{f.__name__: f for f in (philox4x32, dropout, mc_dropout, seeded_dropout, numerical_gradient, sparsification)},
     **{f.__name__: f for f in (posthoc_dropout, laplace, ensemble, calibrate, calibration_error)},
-    **{f.__name__: f for f in (negative_log_likelihood, auroc, stratified)},
+    **{f.__name__: f for f in (negative_log_likelihood, auroc, integers, stratified)},
     "dropout_mask": keep_mask, "Dropout": dropout, "DropPath": drop_path, "GaussianDropout": gaussian_dropout,
     "ConcreteDropout": concrete_dropout, "concrete_penalty": concrete_penalty, "DropLevels": drop_levels,
     "Linear": linear, "Embedding": embedding, "SparseProjection": sparse_projection,

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .random import Array, philox4x32
+from .random import Array
 
 
 def camera_rays(
@@ -26,14 +26,3 @@ def camera_rays(
     k = np.stack([(column + place[0] - cx) / fx, -(row + place[1] - cy) / fy, -np.ones(len(pixels))])
     d = np.einsum("nij,jn->in", poses[:, :, :3], k)
     return poses[:, :, 3].T, d / np.linalg.norm(d, axis=0)
-
-
-def drawn_pixels(count: int, samples: int, seed: int, step: int = 0) -> Array:
-    """``samples`` random numbers below ``count``.
-
-    >>> ref.drawn_pixels(10, 4, seed=7).tolist()
-    [1, 3, 4, 5]
-    """
-    words = philox4x32((0, np.arange(samples, dtype=np.uint32), step, 2**32 - 3), (seed & 0xFFFFFFFF, seed >> 32))
-    bits = (words[0].astype(np.uint64) >> 8 << 8) | (words[1].astype(np.uint64) >> 24)
-    return (bits * np.uint64(count)) >> np.uint64(32)

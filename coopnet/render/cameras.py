@@ -120,9 +120,7 @@ class Cameras:
     def draw(self, key: Key, samples: int | None = None) -> Any:
         r"""Numbers of random pixels of all pictures, a ``UInt32``, reproducible and independent of other draws.
 
-        The number for a sample is :math:`\lfloor w N / 2^{32} \rfloor`. Here :math:`N` is the number of pixels, and
-        :math:`w` has the upper 24 bits of the first word that :func:`uniform` draws from in stream :math:`2^{31} - 3`,
-        and the upper 8 of the next. Numbers of 24 bits would leave out some of more than 2^24 pixels.
+        They are those of :func:`integers` in stream :math:`2^{31} - 3`.
 
         Args:
             key: :class:`Key`; without an index, ``samples`` says how many pixels there are.

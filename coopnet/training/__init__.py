@@ -49,7 +49,7 @@ from .many import fit_many
 from .novograd import Novograd
 from .optimizers import SGD, Adam
 from .result import FitResult
-from .sampling import by_index, stratified, uniform
+from .sampling import by_index, integers, stratified, uniform
 from .schedules import cosine, exponential
 from .turns import exclusive
 from .weights import (
@@ -59,7 +59,7 @@ from .weights import (
 __all__ = [
     "Adam", "EMA", "FitResult", "Group", "LOSSES", "MPIGroup", "Novograd", "SGD", "TorchGroup", "by_index",
     "clip_gradient_norm", "clip_gradient_values", "clip_weights", "cosine", "cross_entropy", "decay_masks",
-    "decay_weights", "exclusive", "exponential", "fit", "fit_many", "gaussian_nll", "gradient_norm", "huber", "l1",
-    "l1_penalty", "l2", "l2_penalty", "layer_multipliers", "log_l1", "mape", "relative_l1", "relative_l2",
-    "relative_l2_luminance", "smape", "spectral_norms", "stratified", "uniform", "variance",
+    "decay_weights", "exclusive", "exponential", "fit", "fit_many", "gaussian_nll", "gradient_norm", "huber",
+    "integers", "l1", "l1_penalty", "l2", "l2_penalty", "layer_multipliers", "log_l1", "mape", "relative_l1",
+    "relative_l2", "relative_l2_luminance", "smape", "spectral_norms", "stratified", "uniform", "variance",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 import drjit as dr
 import numpy as np
 
-from ..checks import check, check_positive, check_type, check_unsigned, ensure, shown
+from ..checks import check, check_int, check_positive, check_type, check_unsigned, ensure, shown
 from ..checks.sizes import MAX_ENTRIES, check_features
 from ..random.key import Key
 from ..random.philox import philox4x32
@@ -39,22 +39,44 @@ def uniform(n: int, key: Key, dtype: type, samples: int | None = None, *, stream
 
     >>> x, y = cn.uniform(2, key, Float, 1 << 16)
     """
-    stream = _checked("uniform", n, key, dtype, stream)
+    stream = _checked("uniform", key, dtype, dr.VarType.Float32, _SINGLE, stream)
+    n = check_features("uniform", "n", check_positive("uniform", "n", n))
     if key.index is None:
         samples = _check_samples("uniform", samples)
     _, words = _index_and_words(n, key, dtype, samples, stream)
     return [dtype(word >> 8) * 2**-24 for word in words]
 
 
-def integers(n: int, key: Key, uint32: type, samples: int | None = None, *, stream: int = 0) -> Any:
-    r"""Random integers below ``n``, an ``uint32``: :math:`\lfloor w n / 2^{32} \rfloor`, where :math:`w` has the upper
-    24 bits of the first word that :func:`uniform` draws from under the same arguments, and the upper 8 of the next.
+def integers(n: int, key: Key, dtype: type, samples: int | None = None, *, stream: int = 0) -> Any:
+    r"""Random integers below ``n``, such as rows of a table, reproducible and independent of every dropout.
 
-    A number of :func:`uniform` alone could not name each of more than 2^24 rows.
+    The integer of a sample is :math:`\lfloor w n / 2^{32} \rfloor`, where :math:`w` is the first word that
+    :func:`uniform` draws from under the same key and stream. Numbers of :func:`uniform` have 24 bits, and would leave
+    out some of more than :math:`2^{24}` rows.
+
+    Args:
+        n: how many integers are possible, from 1 to :math:`2^{32} - 1`. Each has the same probability up to
+            :math:`2^{-32}`.
+        key: :class:`Key`; without an index, ``samples`` says how many there are.
+        dtype: a 32-bit 1D type without sign, such as ``drjit.llvm.ad.UInt32``.
+        samples: number of samples, if the key has no index.
+        stream: tells several draws under one key apart; int in [0, 2^31). Other draws for the same samples need another
+            stream.
+
+    Raises:
+        TypeError: ``dtype`` or ``key`` has another type.
+        ValueError: ``n``, ``samples`` or ``stream`` out of range.
+
+    >>> row = cn.integers(1000, key, UInt32, 1 << 16)
     """
-    high, low = uniform(2, key, dr.float32_array_t(uint32), samples, stream=stream)
-    word = (uint32(high * 2**24) << 8) | (uint32(low * 2**24) >> 16)
-    return dr.mul_hi(word, uint32(n))
+    where = "integers"
+    needed = "an unsigned 32-bit type such as drjit.llvm.ad.UInt32"
+    stream = _checked(where, key, dtype, dr.VarType.UInt32, needed, stream)
+    n = check_int(where, "n", n, 1, MAX_ENTRIES)
+    if key.index is None:
+        samples = _check_samples(where, samples)
+    _, (word,) = _index_and_words(1, key, dtype, samples, stream)
+    return dr.mul_hi(word, dtype(n))
 
 
 def stratified(n: int, key: Key, dtype: type, samples: int, *, stream: int = 0) -> list:
@@ -86,7 +108,8 @@ def stratified(n: int, key: Key, dtype: type, samples: int, *, stream: int = 0) 
     >>> x, y = cn.stratified(2, key, Float, 1 << 16)
     """
     where = "stratified"
-    stream = _checked(where, n, key, dtype, stream)
+    stream = _checked(where, key, dtype, dr.VarType.Float32, _SINGLE, stream)
+    n = check_features(where, "n", check_positive(where, "n", n))
     check(n <= BITS, where, "n", n, f"at most {BITS} dimensions")
     samples = _check_samples(where, samples)
     index, (first, *others) = _index_and_words(n + 1, key, dtype, samples, stream)
@@ -103,14 +126,16 @@ def stratified(n: int, key: Key, dtype: type, samples: int, *, stream: int = 0) 
     return points
 
 
-def _checked(where: str, n: Any, key: Any, dtype: Any, stream: Any) -> int:
-    """``stream`` as an int; raises unless all arguments are valid."""
-    single = isinstance(dtype, type) and issubclass(dtype, dr.ArrayBase) and dr.type_v(dtype) == dr.VarType.Float32
-    check(single, where, "dtype", dtype, "a single-precision type such as drjit.llvm.ad.Float", TypeError)
-    flat = not dr.is_tensor_v(dtype) and dr.depth_v(dtype) == 1
+_SINGLE = "a single-precision type such as drjit.llvm.ad.Float"
+
+
+def _checked(where: str, key: Any, dtype: Any, of: dr.VarType, needed: str, stream: Any) -> int:
+    """``stream`` as an int; raises unless it, ``key`` and ``dtype`` are valid."""
+    fits = isinstance(dtype, type) and issubclass(dtype, dr.ArrayBase) and dr.type_v(dtype) == of
+    check(fits, where, "dtype", dtype, needed, TypeError)
+    flat = not dr.is_tensor_v(dtype) and dr.depth_v(dtype) == 1 and dr.is_jit_v(dtype)
     ensure(flat, f"{where}: dtype is {dtype.__name__}; a 1D array type is needed.", TypeError)
     check_type(where, "key", key, Key, "a coopnet.Key")
-    check_features(where, "n", check_positive(where, "n", n))
     return check_unsigned(where, "stream", stream, 31)
 
 

@@ -44,8 +44,6 @@ class Calibrated:
         mean, deviation = moments(self.field, p, self.key, self.samples)
         kind = kinds.kind(deviation, _WHERE)[0]
         parts = [self._corrected(v) for v in kinds.rows(deviation, kind)]
-        if kind == kinds.TENSOR:
-            return mean, type(deviation)(kinds.nested(parts))
         return mean, kinds.rebuild(parts, deviation)
 
     def _corrected(self, deviation: Any) -> Any:

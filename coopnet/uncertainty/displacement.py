@@ -11,7 +11,6 @@ import numpy as np
 
 from ..bounds import corners, to_unit
 from ..checks import check_int, ensure, entries, shown
-from ..derivatives import like
 from ..field import NeuralField
 from ..jit import kinds
 from ..jit.batch_size import pin_batch_size, summed
@@ -102,7 +101,7 @@ class _Watched(NeuralField):
         places = [dr.detach(single(v)) + dr.zeros(single, width) for v in parts]
         self.seen.append((to_unit(places, self.bounds)[: len(moves)], moves))
         moved = [single(v) + m for v, m in zip(parts, moves, strict=False)] + [single(v) for v in parts[len(moves) :]]
-        return super().__call__(like(moved, p, kind), key, active)
+        return super().__call__(kinds.rebuild(moved, p), key, active)
 
 
 class DisplacementSums:

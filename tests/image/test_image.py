@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import coopnet as cn
-from coopnet import reference as ref
 
 pytest.importorskip("matplotlib")
 Image = pytest.importorskip("PIL.Image")
@@ -23,7 +22,6 @@ from support.machines import python  # noqa: E402
 
 from coopnet import image as images  # noqa: E402
 from coopnet.image import evaluate, files, learn  # noqa: E402
-from coopnet.training.sampling import integers  # noqa: E402
 
 # ---- files ---------------------------------------------------------------
 
@@ -248,16 +246,6 @@ def test_unknown_encodings():
 
 
 # ---- pixels to learn from ------------------------------------------------
-
-
-def test_numbers_of_pixels_have_32_bits(ns):
-    """The upper 24 bits of one word and 8 of the next, scaled to [0, n): all of a large image can be drawn."""
-    words = ref.philox4x32((0, np.arange(1000), 5, 2**31), (77, 0))
-    bits = (words[0].astype(np.uint64) >> 8 << 8) | (words[1].astype(np.uint64) >> 24)
-    for n in (2**32 - 1, 3 * 10**9, 1000, 1):
-        drawn = integers(n, cn.Key(77, step=5), ns.UInt32, 1000).numpy()
-        np.testing.assert_array_equal(drawn, bits * np.uint64(n) >> np.uint64(32))
-    assert np.unique(integers(2**32 - 1, cn.Key(77), ns.UInt32, 1000).numpy() % 256).size > 200
 
 
 def test_how_many_pixels_are_trained_on(backend):

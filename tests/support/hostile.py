@@ -468,6 +468,7 @@ def _valid(ns: ModuleType, backend: str) -> dict[str, dict[str, Any]]:
         "dropout": {"p": 0.5, "key": cn.Key(1)}, "dropout_mask": {"n": 3, "p": 0.5, "key": cn.Key(1, ns.UInt32(1, 2))},
         "seeded_dropout": {"x": y[0], "p": 0.5, "seed": 3, "convention": "triton"},
         "uniform": {"n": 2, "key": cn.Key(1), "dtype": ns.Float, "samples": 3},
+        "integers": {"n": 9, "key": cn.Key(1), "dtype": ns.UInt32, "samples": 3},
         "stratified": {"n": 2, "key": cn.Key(1), "dtype": ns.Float, "samples": 3},
         "philox4x32": {"counter": (1, 2, 3, ns.UInt32(4, 5)), "key": (1, 2)}, "gradient_path": {"name": "auto"},
         "sparsification": {"error": np.arange(4.0), "uncertainty": np.ones(4), "norm": "rms"},
