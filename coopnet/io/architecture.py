@@ -198,7 +198,7 @@ def check_format(description: Any) -> None:
     known = isinstance(name, str) and name == FORMAT
     ensure(known, f"construct: no description of a field: 'format' must be {FORMAT!r}.")
     version = check_positive("construct", "version", description.get("version"))
-    reads = f"this coopnet reads versions up to {VERSION}; run pip install --upgrade coopnet"
+    reads = f"this coopnet reads versions up to {VERSION}; install a newer one"
     ensure(version <= VERSION, f"construct: the format has version {version}, but {reads}.")
 
 
