@@ -161,7 +161,7 @@ class MaskLaw(Law):
     def scale(self, leaf: type) -> Any:
         """:math:`2^k / (2^k - t)`, rounded once to ``leaf``; raises ``ValueError`` for a number that it cannot hold."""
         t, all_ = self.threshold(leaf), 2**self.bits
-        value = rounded(all_ / (all_ - t), leaf)
+        value = rounded(all_ / (all_ - t) if _is_number(t) else quotient(all_, all_ - t), leaf)
         if not self.scheduled and not math.isfinite(value):
             problem = f"keeping {all_ - t} of {all_} elements needs a scale of {all_ / (all_ - t):g}"
             hint = "use a smaller p or single precision"
@@ -251,6 +251,21 @@ def check_schedule(p: Any, where: str) -> None:
     d = kinds.describe(type(p))
     valid = d.is_jit and d.is_float and not d.is_tensor and d.depth == 1
     ensure(valid, f"{where}: p is a Dr.Jit {type(p).__name__}; a number in [0, 1) or a Float32 is needed.", TypeError)
+
+
+def quotient(a: float, b: Any) -> Any:
+    """``a / b`` in double precision, for ``b`` from 1 to 2^32, rounded as a division (Markstein 1990), but without one.
+
+    On CUDA, a division in double precision is a subroutine with a stack. Kernels of cooperative vectors that had one
+    ended in an illegal memory access (H200, driver 580, OptiX 9), depending on the number of samples and on what the
+    process had run before.
+    """
+    double, single = type(b), dr.float32_array_t(b)
+    inverse = double(dr.rcp(single(b)))
+    for _ in range(2):  # 22 bits are right, then 44, then all
+        inverse = dr.fma(inverse, dr.fma(-b, inverse, 1), inverse)
+    result = a * inverse
+    return dr.fma(dr.fma(-b, result, a), inverse, result)
 
 
 def _is_number(value: Any) -> bool:

@@ -386,7 +386,7 @@ BAD_ARCHITECTURES = [
     (_set("output", value="float8"), "float8"),
     (_set("output", value=["float32"]), "output"),
     (_set("format", value="other"), "'format' must be 'coopnet.field'"),
-    (_set("version", value=3), r"version 3, but this coopnet reads versions up to 2.*upgrade"),
+    (_set("version", value=3), r"version 3, but this coopnet reads versions up to 2; install a newer one"),
     (_set("version", value="1"), "version is '1'"),
     (_delete("version"), "version is None"),
     (_set("extra", value=1), "unknown 'extra'"),
