@@ -38,6 +38,12 @@ def test_statistics_of_masks():
     found, text = results("statistics-llvm"), sentences_of("dropout")
     worst = max(abs(row["standard_errors"]) for row in found["keep_rates"])
     assert f"lie within {worst:.1f} standard errors of the quantized probability" in text
+    assert "The words of a GPU give the same p-values and the same keep rates (`statistics-cuda.json`)" in text
+    for name in ("smallcrush", "keep_rates"):
+        assert results("statistics-cuda")[name] == found[name]
+    suspect = [p for run in found["smallcrush"] for p in run["p_values"].values() if not 0.001 < p < 0.999]
+    count = sum(len(run["p_values"]) for run in found["smallcrush"])
+    assert not suspect and f"none of {count} p-values lies outside 0.001 .. 0.999" in text
 
 
 def test_many_fields_in_sentences():
