@@ -131,7 +131,7 @@ def load(path: str | os.PathLike[str], backend: Any = "auto", precision: str = "
     >>> field = cn.load("field.safetensors", backend="llvm", precision="half")
     """
     dtype, precision = storage(backend, precision, "load")
-    architecture, _, tensors = _read(path, "load", training=False)
+    architecture, _, tensors = read_file(path, "load", training=False)
     try:
         field = construct(architecture)
         check_amounts(field, sum(value.size for value in tensors.values()))
@@ -158,7 +158,7 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
 
     >>> weights = cn.io.read("field.safetensors").tensors["network.layers.0.weights"]
     """
-    return _read(path, "read", training=True)
+    return read_file(path, "read", training=True)
 
 
 def part_of(checkpoint: Checkpoint, name: str, described: Any, build: Callable[[NeuralField], NeuralField]) -> Any:
@@ -245,7 +245,8 @@ def _ensure(ok: Any, where: str, path: Any, what: str) -> None:
         raise _bad(where, path, what)
 
 
-def _read(path: str | os.PathLike[str], where: str, training: bool) -> Checkpoint:
+def read_file(path: str | os.PathLike[str], where: str, training: bool) -> Checkpoint:
+    """As :func:`read`, with errors of the function ``where``; without ``training``, no tensors of a run."""
     library = require_safetensors()
     path = file_name(path, where)
     _ensure(regular(path, where).st_size, where, path, "no safetensors file: it is empty.")

@@ -149,8 +149,8 @@ def in_kernels(x: Any, where: str, single: bool = False) -> tuple[str, type]:
 
     With ``single``, also raises for double precision.
     """
+    ensure(not isinstance(x, np.ndarray), f"{where}: got a NumPy array; accepted are {ACCEPTED}. {OF_NUMPY}", TypeError)
     found, leaf = kind(x, where)
-    ensure(found != NUMPY, f"{where}: got a NumPy array; accepted are {ACCEPTED}. {OF_NUMPY}", TypeError)
     (require_single if single else require_float)(leaf, where)
     return found, leaf
 

@@ -108,9 +108,10 @@ def fit(
         patience: stop after this many evaluations of the metric without improvement, and go back to the best
             parameters. The checkpoint has the last ones, from which a run can go on: save the field afterwards.
         checkpoint: file to write every ``checkpoint_every`` seconds and at the end: a field that ``coopnet.load``
-            reads, with the state of the training beside it.
+            reads, with the state of the training beside it. Without ``resume``, a file that is there is replaced.
         resume: continue from ``checkpoint`` if it exists. Architecture, backend, precision, optimizer and ``seed`` must
-            be those of its run; ``steps``, the learning rate and all else may have changed.
+            be those of its run; ``steps``, the learning rate and all else may have changed. If it has taken ``steps``
+            or more already, nothing is trained, and the result is its own.
         metadata: anything JSON can hold, to keep in the checkpoint beside the state (see ``coopnet.save``).
         progress: show a progress bar, or lines of text if tqdm is not installed.
         distributed: train with other processes, each on its share of every batch; all call ``fit`` with the same

@@ -15,9 +15,9 @@ import numpy as np
 
 from ..checks import check_flag, check_number, check_type, ensure, shown
 from ..field import NeuralField
-from ..io import read, save
+from ..io import save
 from ..io.architecture import difference
-from ..io.checkpoint import TRAIN, Checkpoint, prepare
+from ..io.checkpoint import TRAIN, Checkpoint, prepare, read_file
 from ..io.files import file_name
 from ..jit.optimizers import set_state, values
 from .average import TOTAL, averages, set_averages
@@ -97,7 +97,8 @@ class File(Hook):
 
     def content(self) -> Checkpoint | None:
         """The content of the file, if it exists and the run is to be resumed."""
-        return read(self.path) if self.path is not None and self.resume and self.path.exists() else None
+        known = self.path is not None and self.resume and self.path.exists()
+        return read_file(self.path, "fit", training=True) if known and self.path is not None else None
 
     def restore(self, content: Checkpoint | None, step: Step, result: FitResult) -> dict[str, Any] | None:
         """Go on from the ``content`` of the file, if any; returns the best parameters so far, if kept.

@@ -27,7 +27,7 @@ from .inner_loss import loss_in_kernel
 from .losses import components, loss_function
 from .memory import check_memory
 from .scaler import LossScaler
-from .weights import decay_masks, layer_multipliers
+from .weights import decay_masks, multipliers_of
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,9 @@ class Step:
         self.float32 = dr.float32_array_t(dr.leaf_t(dr.array_t(type(next(iter(field.values()))))))
         self.uint32 = dr.uint32_array_t(self.float32)
         self.loss_scale = options.loss_scale
-        self.multipliers = {} if options.multipliers is None else layer_multipliers(field, options.multipliers)
+        self.multipliers = (
+            {} if options.multipliers is None else multipliers_of("fit: multipliers", field, options.multipliers)
+        )
         self.decays: dict[str, Any] = {}  # for each entry, 1 if it decays
         if self.weight_decay > 0:
             self.decays = decay_masks(field)

@@ -117,7 +117,11 @@ def layer_multipliers(net: Module, rates: Mapping[str, float]) -> dict[str, Any]
     >>> opt.set_learning_rate({name: 1e-2 * factor for name, factor in factors.items()})
     >>> opt.step()
     """
-    where = "layer_multipliers"
+    return multipliers_of("layer_multipliers", net, rates)
+
+
+def multipliers_of(where: str, net: Module, rates: Mapping[str, float]) -> dict[str, Any]:
+    """:func:`layer_multipliers`; ``where`` opens the error messages."""
     check_type(where, "net", net, Module, "a coopnet Module")
     given, valid = type(rates).__name__, isinstance(rates, Mapping)
     ensure(valid, f"{where}: the rates are a {given}; a mapping from layer to factor is needed.", TypeError)
