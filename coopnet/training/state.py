@@ -97,8 +97,9 @@ class File(Hook):
 
     def content(self) -> Checkpoint | None:
         """The content of the file, if it exists and the run is to be resumed."""
-        known = self.path is not None and self.resume and self.path.exists()
-        return read_file(self.path, "fit", training=True) if known and self.path is not None else None
+        if self.path is None or not self.resume or not self.path.exists():
+            return None
+        return read_file(self.path, "fit", training=True)
 
     def restore(self, content: Checkpoint | None, step: Step, result: FitResult) -> dict[str, Any] | None:
         """Go on from the ``content`` of the file, if any; returns the best parameters so far, if kept.
