@@ -113,8 +113,8 @@ def stratified(n: int, key: Key, dtype: type, samples: int, *, stream: int = 0) 
     check(n <= BITS, where, "n", n, f"at most {BITS} dimensions")
     samples = _check_samples(where, samples)
     index, (first, *others) = _index_and_words(n + 1, key, dtype, samples, stream)
-    uint32, uint64 = dr.uint32_array_t(dtype), dr.uint64_array_t(dtype)
-    code = uint32(((uint64(index) << 32) | uint64(first)) // samples)
+    uint32 = dr.uint32_array_t(dtype)
+    code = _divided(uint32(index), uint32(first), samples)
     points = []
     for axis, word in enumerate(others):
         bits = range(31 - axis, -1, -n)[:BITS]  # of the code, the highest first
@@ -124,6 +124,23 @@ def stratified(n: int, key: Key, dtype: type, samples: int, *, stream: int = 0) 
         rest = BITS - len(bits)
         points.append(dtype((number << rest) | (word >> (32 - rest)) if rest else number) * 2**-BITS)
     return points
+
+
+def _divided(high: Any, low: Any, n: int) -> Any:
+    """``(2^32 high + low) // n`` for words of 32 bits with ``high`` below ``n``.
+
+    It has no division: one of 64 bits may be a subroutine on CUDA, which kernels with cooperative vectors must not call
+    (see :func:`coopnet.random.law.quotient`).
+    """
+    if n == 1:
+        return low
+    uint32, uint64, bits = type(low), dr.uint64_array_t(type(low)), (1 << 32) - 1
+    inverse = (1 << 64) // n
+    h, w = uint64(high), uint64(low)
+    a, b, c = h * (inverse & bits), w * (inverse >> 32), w * (inverse & bits)
+    carry = ((a & bits) + (b & bits) + (c >> 32)) >> 32
+    below = h * (inverse >> 32) + (a >> 32) + (b >> 32) + carry  # the quotient, or one less
+    return uint32(below) + dr.select((h << 32 | w) - below * n >= n, uint32(1), 0)
 
 
 _SINGLE = "a single-precision type such as drjit.llvm.ad.Float"

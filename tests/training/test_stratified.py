@@ -8,6 +8,7 @@ import pytest
 
 import coopnet as cn
 from coopnet import reference as ref
+from coopnet.training.sampling import _divided
 
 
 def test_numbers_of_a_class_of_their_own(ns):
@@ -26,6 +27,15 @@ def test_stratified_points(ns, n, samples, stream):
     index = np.random.default_rng(n).integers(0, samples, 5).astype(np.uint32)
     some = cn.stratified(n, cn.Key(seed, index=ns.UInt32(index), step=step), ns.Float, samples, stream=stream)
     assert all(np.array_equal(v.numpy(), w.numpy()[index]) for v, w in zip(some, points, strict=True))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 77, 2**18, 10**6 + 3, 3 * 10**9, 2**32 - 1])
+def test_division_by_multiplication(ns, n):
+    rng = np.random.default_rng(n)
+    index = np.concatenate([rng.integers(0, n, 1000), [0, n - 1, n - 1]]).astype(np.uint64)
+    word = np.concatenate([rng.integers(0, 2**32, 1000), [0, 0, 2**32 - 1]]).astype(np.uint64)
+    found = _divided(ns.UInt32(index.astype(np.uint32)), ns.UInt32(word.astype(np.uint32)), n).numpy()
+    np.testing.assert_array_equal(found, (index << np.uint64(32) | word) // np.uint64(n))
 
 
 @pytest.mark.parametrize("n, side", [(2, 32), (3, 8)])
