@@ -75,12 +75,14 @@ class BankOp(NetworkOp):
         sample = batch_sample([*dys, *xs], samples)
         key_args, lanes = self._key_args(samples), None
         sets = [Banks(b, self.ops, count) for b in self.buffers]
-        nans = None if self.plan.situation.cuda else dr.zeros(dr.uint32_array_t(type(dys[0])), count)
+        uint32 = dr.uint32_array_t(type(dys[0]))
+        # an array for each bank: with another index, bodies would differ in code, and each would be compiled
+        nans = [] if self.plan.situation.cuda else [dr.opaque(uint32, 0) for _ in range(count)]
         for banks in sets:
             banks.nans = nans
         if count > 1 or which is not None:
             # first, so that the losses, which the caller has scheduled, become a part of the same kernel
-            dr.eval(self.beforehand(xs, dys, samples), which, sample, [banks.zeros for banks in sets], nans)
+            dr.eval(self.beforehand(xs, dys, samples), which, sample, [banks.zeros for banks in sets])
             lanes = Warps(dr.uint32_array_t(type(dys[0])), samples)
             xs, dys = lanes.widen(xs), lanes.widen(dys)
             which = None if which is None else lanes.widen([which])[0]
@@ -132,8 +134,8 @@ class BankOp(NetworkOp):
             xs = with_room(xs, matrices(ops), in_use(ops, self.plan.vectors))
             tape = self.plan.evaluate(ops, xs, key, ordered=self.plan.situation.cuda)
             dys, more = self.cotangents(tape, dys)
-            if sets and sets[0].nans is not None:
-                dr.scatter(sets[0].nans, 1, k, dr.isnan(sum(dys)))
+            if sets and sets[0].nans:
+                dr.scatter(sets[0].nans[k], 1, 0, dr.isnan(sum(dys)))
             return [*self.plan.pullback(tape, dys, key, visit), *more] or [dys[0]]  # a call must return an array
 
         return back
@@ -213,7 +215,7 @@ class Banks:
         value = dr.opaque(leaf, 0, (width,)) if self.apart else dr.detach(buffer)
         self.banks, self.zeros = [leaf(value) for _ in range(count)], list[Any]()
         #: For each bank, whether a cotangent was NaN. On LLVM, Dr.Jit adds no NaN to what another one is not added to.
-        self.nans: Any = None
+        self.nans: list[Any] = []
         dr.enable_grad(self.banks)
         if symbolic():
             for bank in self.banks:
@@ -273,9 +275,8 @@ class Banks:
     def _gradients(self) -> Iterator[Any]:
         """The gradient of each bank, in the layout of the packed buffer."""
         gradients = [dr.grad(bank) for bank in self.banks]
-        if self.nans is not None:
-            nans = (dr.gather(type(self.nans), self.nans, k) > 0 for k in range(len(gradients)))
-            gradients = [dr.select(nan, math.nan, g) for nan, g in zip(nans, gradients, strict=True)]
+        if self.nans:
+            gradients = [dr.select(nan > 0, math.nan, g) for nan, g in zip(self.nans, gradients, strict=True)]
         if not self.apart:
             return iter(gradients)
         entry = dr.arange(dr.uint32_array_t(self.leaf), self.width)
