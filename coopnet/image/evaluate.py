@@ -15,14 +15,14 @@ import numpy as np
 
 from ..backend import namespace
 from ..bounds import corners
-from ..checks import check, check_positive, check_type, check_unsigned, ensure, entries, is_number
+from ..checks import check, check_int, check_type, check_unsigned, ensure, entries, is_number
+from ..checks.sizes import MAX_ENTRIES
 from ..field import NeuralField
 from ..random.key import Key
 from ..uncertainty import mc_dropout, std
 
 Region = tuple[float, float, float, float]  #: left, top, width and height of a part of the plane
 CHUNK = 1 << 18  #: pixels evaluated at once
-MAX_PIXELS = (1 << 32) - 1  #: of a picture: their numbers have 32 bits
 
 
 def box(width: int, height: int) -> Region:
@@ -41,8 +41,10 @@ def region_of(field: NeuralField, width: int, height: int) -> Region:
 
 def check_size(where: str, width: Any, height: Any) -> tuple[int, int]:
     """``width`` and ``height`` of a picture as plain ints; raises ``ValueError`` unless they are positive."""
-    width, height = check_positive(where, "width", width), check_positive(where, "height", height)
-    few = width * height <= MAX_PIXELS
+    width, height = (
+        check_int(where, name, value, 1, MAX_ENTRIES) for name, value in (("width", width), ("height", height))
+    )
+    few = width * height <= MAX_ENTRIES
     ensure(few, f"{where}: a picture has {width} x {height} pixels; fewer than 2^32 are possible.")
     return width, height
 

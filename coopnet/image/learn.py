@@ -27,7 +27,7 @@ from ..checks import (
     is_number,
     plain,
 )  # fmt: skip
-from ..checks.sizes import NoRoom, check_room
+from ..checks.sizes import MAX_ENTRIES, NoRoom, check_room
 from ..field import NeuralField
 from ..io import load as load_field
 from ..io import read
@@ -35,7 +35,7 @@ from ..nn import MLP, HashGrid, Identity, Sinusoidal, Triangular
 from ..random.key import Key
 from ..training import FitResult, uniform
 from . import files, plots
-from .evaluate import MAX_PIXELS, arrays, check_maps, check_size, evaluate, pixels, render
+from .evaluate import arrays, check_maps, check_size, evaluate, pixels, render
 from .folder import batches, fit_to, make_folder
 
 ENCODINGS = ("sinusoidal", "triangular", "hashgrid", "identity")
@@ -122,7 +122,7 @@ def training_pixels(count: int, fraction: float, seed: int, backend: Any = "auto
     61440
     """
     where = "image.training_pixels"
-    count, fraction = check_int(where, "count", count, 1, MAX_PIXELS), _check_fraction(where, fraction)
+    count, fraction = check_int(where, "count", count, 1, MAX_ENTRIES), _check_fraction(where, fraction)
     seed = check_unsigned(where, "seed", seed)
     ns = namespace(backend)
     numbers = uniform(1, Key(seed), ns.Float, count, stream=SELECTION_STREAM)[0].numpy()

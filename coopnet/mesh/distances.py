@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..checks import check_int, check_type, check_unsigned
+from ..checks.sizes import MAX_ENTRIES
 from .files import Mesh, libigl
 
 #: Shares of the points: on the surface, near it (by standard deviation in units of the cube), and anywhere.
@@ -40,7 +41,7 @@ def draw_samples(mesh: Mesh, count: int, seed: int = 0) -> Samples:
     ((1000, 3), (1000,), np.int64(250))
     """
     check_type("mesh.draw_samples", "mesh", mesh, Mesh, "a mesh of coopnet.mesh.load()")
-    count = check_int("mesh.draw_samples", "count", count, 1, 2**32 - 1)
+    count = check_int("mesh.draw_samples", "count", count, 1, MAX_ENTRIES)
     seed = check_unsigned("mesh.draw_samples", "seed", seed)
     library = libigl()
     rng = np.random.default_rng(seed)

@@ -9,7 +9,7 @@ import drjit as dr
 import numpy as np
 
 from ..backend import namespace, require
-from ..checks import check, check_backend, check_lanes, check_positive, check_type, ensure, entries, shown
+from ..checks import check, check_backend, check_lanes, check_positive, check_type, ensure, entries, is_int, shown
 from ..checks.sizes import MAX_ENTRIES
 from ..jit import kinds
 from ..jit.kernel_parameters import kept
@@ -113,9 +113,9 @@ class Cameras:
         >>> o, d = cameras.rays(cameras.picture(0))
         """
         known = range(-len(self), len(self))
-        check(isinstance(i, int) and i in known, "Cameras.picture", "i", i, f"an int below {len(self)}")
+        check(is_int(i) and i in known, "Cameras.picture", "i", i, f"an int below {len(self)}")
         uint32, size = dr.uint32_array_t(type(self.to_world.array)), self.width * self.height
-        return dr.arange(uint32, size) + kept(uint32(i % len(self) * size))
+        return dr.arange(uint32, size) + kept(uint32(int(i) % len(self) * size))
 
     def draw(self, key: Key, samples: int | None = None) -> Any:
         r"""Numbers of random pixels of all pictures, a ``UInt32``, reproducible and independent of other draws.
@@ -220,7 +220,7 @@ def numbers(where: str, name: str, value: Any) -> np.ndarray:
     """``value`` as an array of finite numbers."""
     try:
         array = np.asarray(value.numpy() if isinstance(value, dr.ArrayBase) else value)
-    except (TypeError, ValueError):  # rows of several lengths
+    except Exception:  # rows of several lengths, or any object
         array = np.empty(0, object)
     check(array.dtype.kind in "iuf", where, name, value, "an array of numbers", TypeError)
     array = array.astype(np.float64)
