@@ -11,6 +11,7 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 import pytest
+from support.arrays import evaluated
 from support.inputs import KINDS, TRACED, kinds_for, make, values, weighted
 from support.kernels import launched
 from support.properties import given, settings, st
@@ -481,5 +482,5 @@ def test_layers_of_built_networks_follow_the_law(ns, backend, bits, n):
     layer = cn.Sequential(cn.Dropout(0.3, bits=bits)).alloc(ns.TensorXf16 if half else ns.TensorXf, n)
     x = np.random.default_rng(1).uniform(0.5, 1, (n, 40)).astype(np.float16 if half else np.float32)
     leaf = ns.Float16 if half else ns.Float
-    y = list(layer(drnn.CoopVec([leaf(row) for row in x]), cn.Key(5, step=2)))
+    y = evaluated(list(layer(drnn.CoopVec([leaf(row) for row in x]), cn.Key(5, step=2))))
     np.testing.assert_array_equal(np.stack([v.numpy() for v in y]), ref.dropout(x, 0.3, 5, None, 2, 0, bits))

@@ -7,11 +7,13 @@ import warnings
 import drjit as dr
 import numpy as np
 import pytest
+from support.cuda_on_cpu import as_cuda
 from support.known import PHILOX
 from support.properties import given, st
 
 import coopnet as cn
 from coopnet import reference as ref
+from coopnet.random import philox
 
 WORD = st.integers(0, 2**32 - 1)
 
@@ -83,6 +85,18 @@ def test_nested_words(ns, first):
     for w, e in zip(words, ref.philox4x32(expected, (9, 10)), strict=True):
         assert type(w) is ns.ArrayXu
         np.testing.assert_array_equal(w.numpy(), np.broadcast_to(e, (12, 17)))
+
+
+def test_the_product_that_gpus_take(llvm):
+    counter, key = random_words(4, 1000), random_words(2, 1000, seed=1)
+    with as_cuda(philox):
+        flat = cn.philox4x32([llvm.UInt32(c) for c in counter], [llvm.UInt32(k) for k in key])
+        nested = cn.philox4x32([llvm.ArrayXu([llvm.UInt32(c)] * 2) for c in counter], [llvm.UInt32(k) for k in key])
+    dr.eval(flat, nested)
+    for w, n, e in zip(flat, nested, ref.philox4x32(counter, key), strict=True):
+        assert type(w) is llvm.UInt32 and type(n) is llvm.ArrayXu
+        np.testing.assert_array_equal(w.numpy(), e)
+        np.testing.assert_array_equal(n.numpy(), [e] * 2)
 
 
 def test_nested_words_of_other_lengths(ns):
