@@ -17,7 +17,7 @@ from support.machines import run
 import coopnet as cn
 from coopnet import checks
 from coopnet.audit import _twin
-from coopnet.checks import messages, sizes
+from coopnet.checks import memory, messages, sizes
 
 
 def field_of(backend, **options):
@@ -312,7 +312,7 @@ def test_sizes_are_bounded_before_anything_is_made(call, message):
 
 
 def test_allocation_is_bounded(ns, backend, monkeypatch):
-    monkeypatch.setattr(sizes, "memory_left", lambda: {sizes.MEMORY: 1 << 30})
+    monkeypatch.setattr(memory, "memory_left", lambda: {memory.MEMORY: 1 << 30})
     deep = cn.Sequential(*[cn.Linear(4000, 4000) for _ in range(20)])
     for net, size, message in [
         (cn.Linear(60000, 60000), -1, r"Linear: 60000 x 60000 weights, 3.6e9 numbers, are more than fit: twice 13.4"),
@@ -346,10 +346,10 @@ GIB = 1 << 30
 def test_how_much_memory_is_needed(monkeypatch, left, fits):
     """Twice the numbers in single precision, rounded up to a power of two; small arrays are let through."""
     asked = []
-    monkeypatch.setattr(sizes, "memory_left", lambda: asked.append(1) or {})
+    monkeypatch.setattr(memory, "memory_left", lambda: asked.append(1) or {})
     sizes.check_entries("f", "weights", (2**23 - 1,))
     assert not asked  # from 64 MiB on
-    monkeypatch.setattr(sizes, "memory_left", lambda: {} if left is None else {sizes.ADDRESSES: left})
+    monkeypatch.setattr(memory, "memory_left", lambda: {} if left is None else {memory.ADDRESSES: left})
     for shape in ((2**28 + 1,), (2**15, 2**14)):
         if fits:
             sizes.check_entries("f", "weights", shape)
@@ -392,13 +392,13 @@ def system(root, **files):
 
 def test_memory_of_the_machine(tmp_path, monkeypatch):
     root = system(tmp_path, meminfo="MemTotal:  99 kB\nMemFree:  1 kB\nMemAvailable:   32 kB\nBuffers: 5 kB\n")
-    assert sizes.memory_left(root) == {sizes.MEMORY: 32 << 10}
-    monkeypatch.setattr(sizes.os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1000}.__getitem__)
+    assert memory.memory_left(root) == {memory.MEMORY: 32 << 10}
+    monkeypatch.setattr(memory.os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1000}.__getitem__)
     for text in ("MemTotal: 99 kB\n", "MemAvailable:\n", "MemAvailable: many kB\n"):
-        assert sizes.memory_left(system(tmp_path, meminfo=text)) == {sizes.MEMORY: 4096 * 1000}
-    assert sizes.memory_left(tmp_path / "nothing") == {sizes.MEMORY: 4096 * 1000}
-    monkeypatch.delattr(sizes.os, "sysconf")
-    assert sizes.memory_left(tmp_path / "nothing") == {}
+        assert memory.memory_left(system(tmp_path, meminfo=text)) == {memory.MEMORY: 4096 * 1000}
+    assert memory.memory_left(tmp_path / "nothing") == {memory.MEMORY: 4096 * 1000}
+    monkeypatch.delattr(memory.os, "sysconf")
+    assert memory.memory_left(tmp_path / "nothing") == {}
 
 
 def test_limits_of_the_address_space(tmp_path):
@@ -406,10 +406,10 @@ def test_limits_of_the_address_space(tmp_path):
     limits = f"Limit                     Soft Limit           Hard Limit           Units     \n{line}"
     root, page = system(tmp_path, statm="100 50 20 1 0 30 0\n"), os.sysconf("SC_PAGE_SIZE")
     for soft, left in [(GIB, GIB - 100 * page), (99 * page, 0), ("unlimited", None)]:
-        found = sizes.memory_left(system(root, limits=limits.format(soft, 2 * GIB)))
-        assert found.get(sizes.ADDRESSES) == left
+        found = memory.memory_left(system(root, limits=limits.format(soft, 2 * GIB)))
+        assert found.get(memory.ADDRESSES) == left
     (root / "proc/self/statm").unlink()
-    assert sizes.ADDRESSES not in sizes.memory_left(system(root, limits=limits.format(GIB, GIB)))
+    assert memory.ADDRESSES not in memory.memory_left(system(root, limits=limits.format(GIB, GIB)))
 
 
 STAT = "anon 7\ninactive_file 30\nactive_file 4\n"
@@ -442,27 +442,28 @@ INNER_1 = {
     (OLD | INNER_1, 109),
 ])  # fmt: skip
 def test_limits_of_containers(tmp_path, files, left):
-    assert sizes.memory_left(system(tmp_path, **files)).get(sizes.CONTAINER) == left
+    assert memory.memory_left(system(tmp_path, **files)).get(memory.CONTAINER) == left
 
 
 def test_each_limit_counts(monkeypatch):
     """Memory as it is used, addresses as Dr.Jit takes them: in powers of two."""
     parts, count = {"numbers": [3 * GIB, GIB / 2], "more": [], "little": [5.0]}, 7 * GIB // 2 + 5
-    cases = ((sizes.MEMORY, count), (sizes.CONTAINER, count), (sizes.ADDRESSES, 9 * GIB // 2 + 8))
+    cases = ((memory.MEMORY, count), (memory.CONTAINER, count), (memory.ADDRESSES, 9 * GIB // 2 + 8))
     for what, needed in cases:
         for left in (needed, needed - 1):
-            monkeypatch.setattr(sizes, "memory_left", lambda what=what, left=left: {what: left})
+            monkeypatch.setattr(memory, "memory_left", lambda what=what, left=left: {what: left})
             if left == needed:
-                sizes.check_room("f: a step", parts, "Cure")
+                memory.check_room("f: a step", parts, "Cure")
                 continue
-            with pytest.raises(sizes.NoRoom) as found:
-                sizes.check_room("f: a step", parts, "Cure")
-            start = f"f: a step takes 3.5 GiB more memory, 3.5 GiB for numbers; but {sizes.shown_bytes(left)} of {what}"
+            with pytest.raises(memory.NoRoom) as found:
+                memory.check_room("f: a step", parts, "Cure")
+            shown = messages.shown_bytes(left)
+            start = f"f: a step takes 3.5 GiB more memory, 3.5 GiB for numbers; but {shown} of {what}"
             assert str(found.value) == f"{start} are left. Cure."
 
 
 def test_memory_is_asked():
-    assert all(1 << 20 < left < 1 << 64 for left in sizes.memory_left().values())
+    assert all(1 << 20 < left < 1 << 64 for left in memory.memory_left().values())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs limits of the address space")

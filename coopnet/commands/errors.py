@@ -11,7 +11,7 @@ from pathlib import Path
 
 import typer
 
-from ..checks.sizes import NoRoom
+from ..checks.memory import NoRoom
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 #: The last lines of every ``--help``.

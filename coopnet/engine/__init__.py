@@ -32,6 +32,7 @@ how matrices are multiplied
 vectors in memory
 :mod:`.row_vectors`           vectors of all samples in rows
 :mod:`.activation_cache`      activations that are kept for the backward pass
+:mod:`.memory`                how many bytes a batch takes, and how many are kept at a time
 :mod:`.chunks`                batches in chunks of one size
 ============================  ==================================================================================
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import drjit.nn as drnn
@@ -89,3 +89,8 @@ class Affine(Op):
     def multiplied(self, multiplier: Multiplier) -> Affine:
         """The same op with another multiplier."""
         return Affine(self.source, multiplier, self.origin)
+
+
+def with_bias(op: Affine, x: Sequence[Any], biased: bool) -> list[Any]:
+    """``x`` and, for a layer with a bias, one more input: 1 if ``biased``, otherwise 0. The bias is its weight."""
+    return list(x) if op.bias is None else [*x, type(x[0])(1 if biased else 0)]

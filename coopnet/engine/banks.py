@@ -32,8 +32,7 @@ from ..jit.masks import unmasked
 from ..jit.registers import with_room
 from ..jit.scopes import symbolic
 from . import limits
-from .activation_cache import with_bias
-from .affine import Affine, Weights
+from .affine import Affine, Weights, with_bias
 from .chunks import of_words, words
 from .network_op import NetworkOp, in_use
 from .ops import Op, Tape, Visit, affine, matrices, rebase

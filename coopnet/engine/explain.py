@@ -9,9 +9,9 @@ import drjit as dr
 
 from ..backend import namespace
 from ..checks import shown_bytes
-from .activation_cache import bytes_per_sample, chunk_size, outputs_per_sample
 from .banks import banks_for, banks_in_scope
 from .lane_sums import lane_bytes
+from .memory import bytes_per_sample, chunk_size, outputs_per_sample
 from .ops import Op
 from .products import library
 from .situation import Network, here

@@ -22,8 +22,7 @@ from ..jit.batch_size import batch_sample, pin_batch_size
 from ..jit.lanes import live, only
 from ..random.key import Key
 from . import limits
-from .activation_cache import with_bias
-from .affine import Affine
+from .affine import Affine, with_bias
 from .chunks import Chunk, words
 from .network_op import NetworkOp, Plan
 from .ops import Op, affine

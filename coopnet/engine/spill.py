@@ -6,7 +6,7 @@ backends, precision we cannot control. Here one fused kernel runs the forward an
 activations and cotangents of each layer to memory, in rows ``(samples, width)``. A matrix product then sums over the
 sample axis, in a fixed order.
 
-A limited number of bytes is spilled at a time (:func:`~.activation_cache.kept_bytes`). Larger batches are processed in
+A limited number of bytes is spilled at a time (:func:`~.memory.kept_bytes`). Larger batches are processed in
 chunks of one size, by the same kernels.
 """
 
@@ -23,9 +23,10 @@ from ..jit.lanes import live, only
 from ..jit.registers import with_room
 from ..random.key import Key
 from . import external_products
-from .activation_cache import ActivationCache, chunk_size, with_bias
-from .affine import Affine
+from .activation_cache import ActivationCache
+from .affine import Affine, with_bias
 from .chunks import chunks
+from .memory import chunk_size
 from .network_op import NetworkOp, Plan, in_use
 from .ops import Op, Tape, matrices
 from .products import Product, Sums, vectors_together

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..checks import check, check_type, ensure
-from ..checks.sizes import NoRoom, check_room
+from ..checks.memory import NoRoom, check_room
 from ..io import atomic_write
 from ..io.files import file_name
 

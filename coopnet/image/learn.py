@@ -27,7 +27,8 @@ from ..checks import (
     is_number,
     plain,
 )  # fmt: skip
-from ..checks.sizes import MAX_ENTRIES, NoRoom, check_room
+from ..checks.memory import NoRoom, check_room
+from ..checks.sizes import MAX_ENTRIES
 from ..field import NeuralField
 from ..io import load as load_field
 from ..io import read

@@ -11,7 +11,7 @@ from typing import Any
 import drjit as dr
 from drjit.opt import Optimizer
 
-from ..checks.sizes import check_room
+from ..checks.memory import check_room
 from ..field import NeuralField
 from ..jit.optimizers import memories, set_state
 from ..nn.sequential import stated_width

@@ -24,10 +24,10 @@ from coopnet.engine import (
     Affine,
     Branching,
     Stack,
-    activation_cache,
     banks,
     elementwise,
     limits,
+    memory,
     ops,
     products,
     stacking,
@@ -420,12 +420,12 @@ def test_a_share_of_a_gpus_memory_is_for_activations(monkeypatch, llvm):
     view = drnn.MatrixView()
     view.buffer, view.shape = llvm.Float([0.0]), (8, 8)
     op = Affine(Weights(view))
-    assert activation_cache.kept_bytes([op]) == limits.KEPT_BYTES
-    monkeypatch.setattr(activation_cache, "cuda_device", lambda: 0)
-    with as_cuda(activation_cache):
+    assert memory.kept_bytes([op]) == limits.KEPT_BYTES
+    monkeypatch.setattr(memory, "cuda_device", lambda: 0)
+    with as_cuda(memory):
         for size, expected in ((80 << 30, 10 << 30), (8 << 30, 2 << 30), (0, 2 << 30)):
-            monkeypatch.setattr(activation_cache, "memory", lambda number, size=size: size)
-            assert activation_cache.kept_bytes([op]) == expected
+            monkeypatch.setattr(memory, "memory", lambda number, size=size: size)
+            assert memory.kept_bytes([op]) == expected
 
 
 def test_sums_of_banks_go_where_views_say(llvm):

@@ -20,8 +20,8 @@ import coopnet as cn
 from coopnet import reference
 from coopnet.checks import shown_bytes
 from coopnet.engine import FUNCTIONS, Affine, Branching, banks, elementwise, limits, ops
-from coopnet.engine.activation_cache import bytes_per_sample, chunk_size
 from coopnet.engine.evaluate import OPERATIONS, WAYS
+from coopnet.engine.memory import bytes_per_sample, chunk_size
 from coopnet.engine.situation import Situation
 from coopnet.engine.strategies import (
     BATCHES,

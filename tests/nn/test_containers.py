@@ -15,7 +15,7 @@ from support.networks import gradients, in_order, linears, matrices, randomize_b
 import coopnet as cn
 from coopnet import io
 from coopnet import reference as ref
-from coopnet.engine.activation_cache import bytes_per_sample
+from coopnet.engine.memory import bytes_per_sample
 from coopnet.engine.row_vectors import columns
 from coopnet.nn.sequential import stated_width
 

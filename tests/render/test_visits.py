@@ -7,7 +7,7 @@ from support.arrays import all_close, evaluated
 
 import coopnet as cn
 from coopnet import reference as ref
-from coopnet.checks import sizes
+from coopnet.checks import memory
 
 LOWER, UPPER, RESOLUTION, STEPS = (-1, -1, -1), (1, 1.25, 0.75), (5, 6, 7), 40
 
@@ -127,10 +127,10 @@ def test_cells_fit_into_the_memory_of_a_cpu(backend, monkeypatch, kind, itemsize
     if backend == "cuda":
         pytest.skip("Dr.Jit reports missing memory of a GPU")
     twice = 2 * itemsize * 512
-    monkeypatch.setattr(sizes, "_LARGE", 0)
-    monkeypatch.setattr(sizes, "memory_left", lambda: {sizes.MEMORY: twice})
+    monkeypatch.setattr(memory, "_LARGE", 0)
+    monkeypatch.setattr(memory, "memory_left", lambda: {memory.MEMORY: twice})
     assert kind(8, backend=backend).cells == 512
-    monkeypatch.setattr(sizes, "memory_left", lambda: {sizes.MEMORY: twice - 1})
+    monkeypatch.setattr(memory, "memory_left", lambda: {memory.MEMORY: twice - 1})
     with pytest.raises(ValueError, match=f"{kind.__name__}: 512 cells are more than fit"):
         kind(8, backend=backend)
 

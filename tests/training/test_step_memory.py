@@ -12,7 +12,7 @@ from support.training import tiny_batch, tiny_field
 
 import coopnet as cn
 from coopnet import backend as backends
-from coopnet.checks import sizes
+from coopnet.checks import memory as free_memory
 from coopnet.training import memory
 from coopnet.training.step import Options
 
@@ -65,10 +65,10 @@ except ValueError as error:
 def test_what_is_counted_is_enough(llvm):
     """A run that may take what was counted, and no more, comes to its end."""
     code = """
-from coopnet.checks import sizes
+from coopnet.checks import memory as free_memory
 from coopnet.training import memory
 n, counted = 1 << 23, []
-sizes.memory_left = lambda: {}
+free_memory.memory_left = lambda: {}
 memory.check_room = lambda where, parts, cure: counted.append(
     sum(1 << int(size - 1).bit_length() for v in parts.values() for size in v if size))
 def lr(step):
@@ -116,7 +116,7 @@ def test_every_part_is_counted(llvm, monkeypatch):
 
 def test_rows_of_a_large_batch(backend, ns, llvm, monkeypatch):
     """Nothing is wrong with the field: the batch is what does not fit."""
-    monkeypatch.setattr(sizes, "memory_left", lambda: {sizes.CONTAINER: GIB // 4})
+    monkeypatch.setattr(free_memory, "memory_left", lambda: {free_memory.CONTAINER: GIB // 4})
     cn.fit(tiny_field(backend), tiny_batch(ns), 1, progress=False)
     with pytest.raises(ValueError, match=r"GiB for rows of the batch.* of this container or service are left\. A sm"):
         cn.fit(tiny_field(backend), tiny_batch(ns, 1 << 24), 1, progress=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ...checks.sizes import NoRoom
+from ...checks.memory import NoRoom
 from ...engine import StackError
 
 _KINDS = (ValueError, TypeError, RuntimeError, OSError, NoRoom)
