@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import drjit.nn as drnn
 
-from ..jit.constants import zero
+from ..jit.literals import is_zero
 from ..jit.unpacked import Constant
 from ..random.key import Key
 from .multipliers import IN_KERNEL, Multiplier
@@ -77,7 +77,7 @@ class Affine(Op):
     def still(self) -> bool:
         """Are these the tangents of weights that have none?"""
         views = (self.weights, self.bias)
-        return all(v is None or zero(v.buffer) for v in views)
+        return all(v is None or is_zero(v.buffer) for v in views)
 
     def map(self, function: Callable[[Any], Any]) -> Op:
         return function(self)

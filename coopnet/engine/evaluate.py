@@ -9,8 +9,8 @@ from typing import Any
 import drjit as dr
 import drjit.nn as drnn
 
-from ..jit.constants import computed, varying, vector
 from ..jit.kinds import UnpackedVector, flat, of_width, packed, split
+from ..jit.literals import computed, varying, vector
 from ..jit.masks import unmasked
 from ..jit.registers import in_order, in_separate_blocks
 from ..jit.scopes import frozen

@@ -8,8 +8,8 @@ from typing import Any
 import drjit as dr
 import drjit.nn as drnn
 
-from ..jit.constants import constant, vector
 from ..jit.kinds import flat, packed, split
+from ..jit.literals import is_literal, vector
 from ..jit.masks import present, unmasked
 from ..jit.registers import with_room
 from ..random.key import Key
@@ -49,7 +49,7 @@ class Plan:
 
     def _vectors(self, components: Sequence[Any], tape: Tape) -> Bundle:
         """The bundle of tangents or cotangents along ``tape``, which are often constants."""
-        known = list(tape.records[0].x[0]) if any(map(constant, components)) else []
+        known = list(tape.records[0].x[0]) if any(map(is_literal, components)) else []
         return [vector(parts, known) for parts in split(components, self.vectors)]
 
 

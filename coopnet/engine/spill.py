@@ -18,8 +18,8 @@ from typing import Any
 import drjit as dr
 
 from ..jit.batch_size import batch_sample, pin_batch_size
-from ..jit.constants import constant
 from ..jit.lanes import live, only
+from ..jit.literals import is_literal
 from ..jit.registers import with_room
 from ..random.key import Key
 from . import external_products
@@ -105,7 +105,7 @@ def back_from(
     cache: ActivationCache, plan: Plan, xs: list, dys: list, key: Key | None
 ) -> tuple[list[Product], list]:  # fmt: skip
     """The backward pass from a cache: evaluated operands of the products, and the gradient of the input."""
-    if all(map(constant, dys)):
+    if all(map(is_literal, dys)):
         # Besides rows, the kernel needs an input with an entry for each sample. Without one, frozen functions guess the
         # number of lanes when they replay it.
         dys = [dr.copy(v) for v in dys]

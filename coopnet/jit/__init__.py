@@ -18,7 +18,7 @@ file                         what it relies on
 :mod:`.batch_size`           products check their operands' sizes when a frozen function is replayed
 :mod:`.captures`             values that ``state_fn`` returns are inputs of a frozen function, without being passed
 :mod:`.lanes`                results of comparisons with NaN; custom operations get lists of gradients
-:mod:`.constants`            the derivative of ``dr.select`` is computed, even of literals
+:mod:`.literals`             the derivative of ``dr.select`` is computed, even of literals
 :mod:`.kernel_parameters`    ``dr.opaque`` in a call that is being frozen allocates memory that is freed before replays
 :mod:`.uniform`              loads of cooperative vectors, and ``detail.update_indices``, which wraps variables
 :mod:`.masks`                the stack of masks that evaluated loops apply to gathers and scatters

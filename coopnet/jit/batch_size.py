@@ -13,7 +13,7 @@ from typing import Any
 import drjit as dr
 
 from ..context import Context
-from .constants import constant
+from .literals import is_literal
 from .scopes import frozen
 
 #: ``with batch_size_known(known)``, in a frozen function: does its caller record it again for another batch size?
@@ -30,7 +30,7 @@ def batch_sample(vectors: Sequence[Any], samples: int) -> Any:
 
 def summed(vectors: Sequence[Any], samples: int) -> Any:
     """The sum of those ``vectors`` that have an entry per sample and are no constants, as gradients often are."""
-    parts = [v for v in vectors if dr.width(v) == samples and not constant(v)]
+    parts = [v for v in vectors if dr.width(v) == samples and not is_literal(v)]
     total = sum(parts[1:], parts[0]) if parts else vectors[0] + dr.zeros(type(vectors[0]), samples)
     # an array from outside the recording does not follow the number of samples: compute a new one
     return total + dr.opaque(type(total), 0) if total.state == dr.VarState.Evaluated else total

@@ -16,7 +16,7 @@ from typing import Any
 
 import drjit as dr
 
-from .constants import never
+from .literals import never
 
 
 def largest(values: Sequence[Any]) -> Any:

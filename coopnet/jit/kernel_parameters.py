@@ -11,7 +11,7 @@ from typing import Any
 
 import drjit as dr
 
-from .constants import constant
+from .literals import is_literal
 from .scopes import frozen, inside_call, recording, symbolic
 
 
@@ -27,6 +27,6 @@ def kept(value: Any) -> Any:
 
     Unchanged while something is recorded or traced symbolically.
     """
-    if recording() or dr.width(value) > 1 or dr.grad_enabled(value) or not constant(value):
+    if recording() or dr.width(value) > 1 or dr.grad_enabled(value) or not is_literal(value):
         return value
     return dr.opaque(type(value), value[0])

@@ -15,7 +15,7 @@ from typing import Any
 
 import drjit as dr
 
-from .constants import constant
+from .literals import is_literal
 
 
 def live(gradients: Sequence[Any]) -> Any:
@@ -63,8 +63,8 @@ class Warps:
             return list(values)
 
         def wide(v: Any) -> Any:
-            if constant(v) or dr.width(v) == 1:
-                return dr.select(self.inside, type(v)(v[0]) if constant(v) else v, 0)
+            if is_literal(v) or dr.width(v) == 1:
+                return dr.select(self.inside, type(v)(v[0]) if is_literal(v) else v, 0)
             return dr.gather(type(v), v, self.number, self.inside)
 
         return [wide(v) for v in values]

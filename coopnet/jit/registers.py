@@ -18,7 +18,7 @@ import drjit as dr
 import drjit.nn as drnn
 
 from . import views
-from .constants import constant, never
+from .literals import is_literal, never
 
 #: Components in use at a time that fit into a thread's usual share of the registers.
 SHARE = 128
@@ -51,7 +51,7 @@ def with_room(parts: Sequence[Any], views: Sequence[Any], used: int) -> list[Any
     if max(max(view.shape) for view in views) > LONG:
         return parts
     for i, v in enumerate(parts):
-        if not constant(v):  # with a constant, Dr.Jit would remove the product, too
+        if not is_literal(v):  # with a constant, Dr.Jit would remove the product, too
             parts[i] = _request(v, views[0])
             break
     return parts
@@ -83,7 +83,7 @@ def in_separate_blocks(function: Callable[[list], list], parts: Sequence[Any]) -
     Use it for values without gradients.
     """
     parts = list(parts)
-    known = next((v for v in parts if not constant(v)), None)
+    known = next((v for v in parts if not is_literal(v)), None)
     if known is None:
         return function(parts)
     types: list[type] = []

@@ -13,9 +13,9 @@ from typing import Any
 
 import drjit as dr
 
-from ..jit.constants import constant
 from ..jit.half import largest
 from ..jit.kinds import nested_type
+from ..jit.literals import is_literal
 from ..jit.masks import active, masked, unmasked
 from ..jit.scopes import frozen
 from ..jit.sorting import permutation
@@ -52,7 +52,7 @@ def _computed(index: Any) -> Any:
 
     No kernel computes a literal, so a frozen function could neither sort it again nor follow its width.
     """
-    return index + dr.opaque(type(index), 0) if constant(index) else index
+    return index + dr.opaque(type(index), 0) if is_literal(index) else index
 
 
 def sum_rows(rows: Any, index: Any, count: int) -> Any:

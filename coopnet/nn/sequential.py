@@ -13,8 +13,8 @@ import drjit.nn as drnn
 from ..checks import check_type, shown
 from ..checks.sizes import check_layers
 from ..engine import Affine, evaluate, fused
-from ..jit.constants import varying
 from ..jit.kinds import UnpackedVector, packed
+from ..jit.literals import varying
 from ..random.key import Key
 from .activations import Activation
 from .arguments import block

@@ -26,7 +26,7 @@ from ..checks import (
 from ..engine import only_traced
 from ..field import NeuralField
 from ..jit import kinds
-from ..jit.constants import constant
+from ..jit.literals import is_literal
 from ..jit.native.imports import imports
 from ..jit.reads import reads
 from ..jit.scopes import recording
@@ -122,7 +122,7 @@ def check_losses(step: Step, key: Key) -> tuple[int, Any, str]:
     needed = "an array in single or double precision with the loss of each sample is needed"
     ensure(valid, f"fit: {name} returned a {type(losses).__name__}; {needed}.", TypeError)
     ensure(dr.width(losses), f"fit: {name} returned no losses; the loss of each sample is needed.")
-    ensure(not constant(losses), f"fit: {name} returned a constant; a loss that depends on the field is needed.")
+    ensure(not is_literal(losses), f"fit: {name} returned a constant; a loss that depends on the field is needed.")
     with dr.suspend_grad():
         return dr.width(losses), drawn, outside.message(step.field, notes)
 

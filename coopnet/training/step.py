@@ -15,7 +15,7 @@ from ..engine import ExternalProducts, innermost, leaving, loss_inside
 from ..field import NeuralField
 from ..jit.batch_size import batch_size_known
 from ..jit.captures import Captures
-from ..jit.constants import constant
+from ..jit.literals import is_literal
 from ..jit.optimizers import decay_rate, own_rates, set_values, values
 from ..jit.scopes import scope_number
 from ..nn.parameters import like
@@ -248,7 +248,7 @@ class Step:
         # known while recording: a gradient to which nothing was added is a literal
         gradients = [value.array.grad for value in values(self.optimizer).values()]
         external = innermost()
-        untouched = all(map(constant, gradients))
+        untouched = all(map(is_literal, gradients))
         self.untouched = untouched and not (external is not None and external.entries)
 
     def scaled(self, value: Any) -> Any:
