@@ -60,13 +60,17 @@ def draw_samples(mesh: Mesh, count: int, seed: int = 0) -> Samples:
 
 def signed_distances(library: Any, mesh: Mesh, points: np.ndarray) -> np.ndarray:
     """Distances of ``points`` to ``mesh``, float32, negative inside."""
-    kind = "PSEUDONORMAL" if mesh.watertight else "FAST_WINDING_NUMBER"
-    sign = getattr(library, f"SIGNED_DISTANCE_TYPE_{kind}")
-    parts = []
+    parts, surface = [], (mesh.vertices, mesh.faces)
     for start in range(0, len(points), CHUNK):
         part = points[start : start + CHUNK].astype(np.float64)
-        distances = library.signed_distance(part, mesh.vertices, mesh.faces, sign_type=sign)
-        parts.append(np.asarray(distances[0], np.float32).reshape(-1))
+        if mesh.watertight:
+            distances = library.signed_distance(part, *surface, sign_type=library.SIGNED_DISTANCE_TYPE_PSEUDONORMAL)[0]
+        else:
+            # The signed distances of libigl by winding numbers w are multiplied by 1 - 2 |w|, which is a sign only
+            # where w is 0 or 1.
+            outside = np.abs(library.fast_winding_number(*surface, part)) <= 0.5
+            distances = np.sqrt(library.point_mesh_squared_distance(part, *surface)[0]) * np.where(outside, 1, -1)
+        parts.append(np.asarray(distances, np.float32).reshape(-1))
     return np.concatenate(parts) if parts else np.zeros(0, np.float32)
 
 

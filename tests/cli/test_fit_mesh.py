@@ -122,6 +122,25 @@ def test_holes_leave_an_inside(tmp_path):
     assert ((samples.distances < 0) == (radius < 0.4))[far].mean() > 0.999
 
 
+@pytest.mark.parametrize("damage", ["cap", "twice"])
+def test_distances_to_meshes_that_are_not_watertight_are_exact(tmp_path, damage):
+    """A ball without its upper cap, and one of which every triangle is there twice."""
+    whole = ball()
+    if damage == "cap":
+        height = whole.triangles_center[:, 2]
+        whole.update_faces(height < height.min() + 0.8 * np.ptp(height))
+        whole.remove_unreferenced_vertices()
+    else:
+        whole = type(whole)(whole.vertices, np.concatenate([whole.faces, whole.faces]), process=False)
+    whole.export(tmp_path / "damaged.ply")
+    found = mesh.load(tmp_path / "damaged.ply")
+    assert not found.watertight
+    samples, centre = mesh.draw_samples(found, 4000), [0.5, 0.5, found.vertices[:, 2].min() + 0.4]
+    radius, far = np.linalg.norm(samples.points - centre, axis=1), samples.points[:, 2] <= centre[2]
+    np.testing.assert_allclose(samples.distances[far], radius[far] - 0.4, atol=2e-3)
+    assert far.sum() > 1000
+
+
 # ---- fit and render ---------------------------------------------------------------
 
 
