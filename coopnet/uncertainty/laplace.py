@@ -24,6 +24,8 @@ from ..nn.lattice import Lattice
 from ..nn.parameters import parameters
 from ..nn.sequential import flatten
 from ..nn.tree import children
+from ..training.interrupts import no_collection
+from ..training.turns import TURNS
 from .data import check_trained, draw
 from .displacement import DisplacementSums, displaced
 from .layers import grids, is_activation, rebuilt
@@ -151,8 +153,9 @@ def laplace(
     else:
         posterior = displaced(field, spatial)
         sums = DisplacementSums(posterior, predict)
-    for drawn in batches:
-        sums.add(drawn.coordinates, drawn.targets)
+    with TURNS, no_collection():  # sums are recorded by dr.freeze
+        for drawn in batches:
+            sums.add(drawn.coordinates, drawn.targets)
     variance = noise**2 if noise is not None else sums.squares / sums.terms
     valid = math.isfinite(variance) and variance > 0
     ensure(valid, f"{_WHERE}: the mean square of the errors is {variance:g}; a positive number is needed: pass noise.")

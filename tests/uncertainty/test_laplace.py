@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import drjit as dr
 import numpy as np
 import pytest
@@ -434,3 +436,17 @@ def test_exported_by_its_means(backend, ns, tmp_path):
         exec((tmp_path / f"{name}.py").read_text(), scope)
         values.append(scope["f"](points(ns).numpy()))
     np.testing.assert_array_equal(*values)
+
+
+@pytest.mark.parametrize("spatial", [None, 4])
+def test_the_collector_is_off_while_sums_are_recorded(ns, backend, spatial):
+    """What it frees of NumPy's memory would end the process."""
+    seen, drawn = [], wave(ns)
+
+    def batch(key):
+        seen.append(gc.isenabled())
+        return drawn(key)
+
+    gc.enable()
+    cn.laplace(make_field(backend, ns, steps=1), batch, 2, spatial=spatial)
+    assert seen and not any(seen) and gc.isenabled()
