@@ -25,13 +25,14 @@ except ImportError:
 def load(path: str | os.PathLike[str]) -> np.ndarray:
     """An image file as float32 sRGB values in [0, 1], shape ``(height, width, channels)``.
 
-    Grey images have one channel, all others three. Orientation (EXIF) is applied, an embedded colour profile is
-    converted to sRGB, transparent pixels are laid over white. 16-bit grey images keep their depth; Pillow reads
-    other 16-bit images in 8 bits. Of an animation, the first frame is taken.
+    Grey images have one channel, all others three. Orientation (EXIF) is applied, an embedded profile of colours or
+    greys is converted to sRGB, transparent pixels are laid over white. 16-bit grey images keep their depth; Pillow
+    reads other 16-bit images in 8 bits. Of an animation, the first frame is taken.
 
     Raises:
         OSError: there is no such file, or it cannot be read.
-        ValueError: it is no image, damaged, or too large, for Pillow or for the memory that is left.
+        ValueError: it is no image, damaged, too large, for Pillow or for the memory that is left, or has numbers that
+            are not those of an image: floats outside [0, 1], ints outside [0, 65535], NaN.
 
     >>> image.save("grey.png", np.full((4, 6, 1), 0.5))
     >>> image.load("grey.png").shape
@@ -46,9 +47,12 @@ def load(path: str | os.PathLike[str]) -> np.ndarray:
             with Image.open(path) as image:
                 _check_room(path, image)
                 image.load()
-                return _values(_srgb(ImageOps.exif_transpose(image)))
+                return _values(_srgb(_expanded(ImageOps.exif_transpose(image))))
     except NoRoom:
         raise
+    except _NoPicture as error:
+        hint = "scale them, and pass the array to coopnet.image.fit_image"
+        raise ValueError(f"{str(path)!r} has {error}; {hint}.") from None
     except UnidentifiedImageError:
         raise ValueError(f"{str(path)!r} is not an image that Pillow can read.") from None
     except Image.DecompressionBombError as error:
@@ -70,24 +74,65 @@ def _check_room(path: Path, image: Any) -> None:
     check_room(subject, parts, "A picture of fewer pixels takes less")
 
 
+class _NoPicture(Exception):
+    """The numbers of a file are not those of an image."""
+
+
+def _expanded(image: Any) -> Any:
+    """``image`` without a palette, and with transparency in a channel of its own."""
+    if image.mode in ("P", "PA"):
+        return image.convert("RGBA" if image.has_transparency_data else "RGB")
+    if image.mode in ("L", "RGB") and image.has_transparency_data:
+        return image.convert(f"{image.mode}A")
+    return image
+
+
+def _to_srgb(image: Any, profile: bytes, mode: str) -> Any:
+    """``image`` in the sRGB colour space, or ``None`` if its ``profile`` is broken, or of other channels."""
+    try:
+        source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+        return ImageCms.profileToProfile(image, source, ImageCms.createProfile("sRGB"), outputMode=mode)
+    except (ImageCms.PyCMSError, OSError, ValueError):
+        return None  # no reason to refuse the image
+
+
 def _srgb(image: Any) -> Any:
     """``image`` in the sRGB colour space, if it comes with the profile of another one that can be converted."""
     profile = image.info.get("icc_profile")
-    if not profile or image.mode not in ("RGB", "RGBA", "CMYK"):
+    if profile and image.mode in ("RGB", "RGBA", "CMYK"):
+        return _to_srgb(image, profile, "RGBA" if image.mode == "RGBA" else "RGB") or image
+    curve = _curve(image) if image.mode in ("L", "LA") else None
+    if curve is None:
         return image
-    try:
-        source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
-        mode = "RGBA" if image.mode == "RGBA" else "RGB"
-        return ImageCms.profileToProfile(image, source, ImageCms.createProfile("sRGB"), outputMode=mode) or image
-    except (ImageCms.PyCMSError, OSError, ValueError):
-        return image  # a broken profile is no reason to refuse the image
+    grey, *alpha = image.split()
+    return Image.merge(image.mode, [grey.point(curve.tolist()), *alpha])
+
+
+def _curve(image: Any) -> np.ndarray | None:
+    """What the profile of a grey image makes of the 256 levels, or ``None``."""
+    profile, levels = image.info.get("icc_profile"), Image.frombytes("L", (256, 1), bytes(range(256)))
+    found = _to_srgb(levels, profile, "RGB") if profile else None
+    return None if found is None else np.asarray(found)[0, :, 1]
+
+
+def _numbers(image: Any) -> np.ndarray:
+    """The values of a grey image of more than 8 bits."""
+    given, most, rounding = np.asarray(image), *((1, 1e-3) if image.mode == "F" else (65535, 0))
+    if not np.isfinite(given).all():
+        raise _NoPicture(f"values that are not finite; those of an image lie in [0, {most}]")
+    low, high = float(given.min()), float(given.max())
+    if low < -rounding or high > most + rounding:
+        raise _NoPicture(f"values from {low:g} to {high:g}; those of an image lie in [0, {most}]")
+    values = np.divide(given, np.float32(most), dtype=np.float32)
+    if (curve := _curve(image)) is not None:
+        values = np.interp(values, np.linspace(0, 1, 256), curve / 255).astype(np.float32)
+    transparent = image.info.get("transparency")
+    return values if transparent is None else np.where(given == transparent, np.float32(1), values)
 
 
 def _values(image: Any) -> np.ndarray:
-    if image.mode.startswith("I"):  # 16 bit grey, which some versions of Pillow hold in 32 bits
-        values = np.divide(np.asarray(image), np.float32(65535), dtype=np.float32)
-    elif image.mode == "F":
-        values = np.nan_to_num(np.asarray(image, np.float32))  # a copy
+    if image.mode == "F" or image.mode.startswith("I"):  # some versions of Pillow hold 16 bits in 32
+        values = _numbers(image)
     else:
         mode = "L" if image.mode in ("1", "L", "LA", "La") else "RGB"
         if image.has_transparency_data:
@@ -127,10 +172,33 @@ def _check_values(where: str, name: str, values: Any) -> None:
     ensure(values.dtype.kind == "f", f"{kind}; {needed}, for 8 bits values / np.float32(255).", TypeError)
 
 
+#: Formats that hold pictures of any size in 8 bits: those of Pillow, which also names icons, and formats that need
+#: other programs.
+FORMATS = {
+    "AVIF",
+    "BMP",
+    "DIB",
+    "GIF",
+    "JPEG",
+    "JPEG2000",
+    "MPO",
+    "PCX",
+    "PDF",
+    "PNG",
+    "PPM",
+    "QOI",
+    "SGI",
+    "TGA",
+    "TIFF",
+    "WEBP",
+}
+
+
 def writable_formats() -> set[str]:
     """The suffixes that :func:`save` can write."""
     Image.init()
-    return {suffix for suffix, name in Image.registered_extensions().items() if name in Image.SAVE}
+    known = Image.registered_extensions().items()
+    return {suffix for suffix, name in known if name in FORMATS & set(Image.SAVE)} - {".pfm"}
 
 
 #: Rows of an array that are compared at a time.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import struct
 import sys
 import warnings
 
@@ -50,6 +51,41 @@ def test_profiles_are_converted(tmp_path, mode):
     np.testing.assert_allclose(images.load(path), plain[..., ::-1], atol=2.01 / 255)
     image.save(path, icc_profile=ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())
     np.testing.assert_allclose(images.load(path), plain, atol=1.01 / 255)
+
+
+def grey_profile():
+    """A profile of greys whose curve is linear: sRGB's header and white point, and a curve of a single exponent, 1."""
+    white = b"XYZ " + bytes(4) + struct.pack(">3i", 63190, 65536, 54061)
+    curve = b"curv" + bytes(4) + struct.pack(">I", 0)
+    text = b"text" + bytes(4) + b"grey\0"
+    text, tags, body, start = text + bytes(-len(text) % 4), b"", b"", 128 + 4 + 12 * 4
+    for name, data in ((b"desc", text), (b"wtpt", white), (b"kTRC", curve), (b"cprt", text)):
+        tags += name + struct.pack(">2I", start + len(body), len(data))
+        body += data
+    head = bytearray(128)
+    head[0:4] = struct.pack(">I", start + len(body))
+    head[8:12], head[12:24], head[36:40] = bytes([2, 16, 0, 0]), b"mntrGRAYXYZ ", b"acsp"
+    head[68:80] = struct.pack(">3i", 63190, 65536, 54061)
+    return bytes(head) + struct.pack(">I", 4) + tags + body
+
+
+@pytest.mark.parametrize("mode", ["L", "LA", "I;16"])
+def test_profiles_of_greys(tmp_path, mode):
+    level = np.array([[0, 55, 128, 255]])
+    grey = Image.fromarray(np.uint8(level)) if mode != "I;16" else Image.fromarray(np.uint16(level * 257))
+    if mode == "LA":
+        grey.putalpha(255)
+    grey.save(tmp_path / "x.png", icc_profile=grey_profile())
+    x = level / 255
+    expected = np.where(x < 0.0031308, 12.92 * x, 1.055 * x ** (1 / 2.4) - 0.055)
+    np.testing.assert_allclose(images.load(tmp_path / "x.png")[..., 0], expected, atol=1.01 / 255)
+
+
+def test_profiles_of_palettes(tmp_path):
+    colours = Image.fromarray(np.array([[0, 1]], np.uint8))
+    colours.putpalette([255, 0, 0, 0, 255, 0])
+    colours.save(tmp_path / "x.png", icc_profile=swapped_profile())
+    np.testing.assert_allclose(images.load(tmp_path / "x.png"), [[[0, 0, 1], [0, 1, 0]]], atol=2.01 / 255)
 
 
 def test_profiles_that_cannot_be_converted_are_left(tmp_path):
@@ -133,9 +169,9 @@ def test_transparency_is_over_white(tmp_path):
 
 def test_other_depths(tmp_path):
     path = tmp_path / "x.tiff"
-    values = np.array([[0.25, -1.0, 2.0], [np.nan, 0.0, 1.0]], np.float32)
+    values = np.array([[0.25, -1e-6, 1 + 1e-6], [0.5, 0.0, 1.0]], np.float32)
     Image.fromarray(values).save(path)
-    np.testing.assert_array_equal(images.load(path)[..., 0], [[0.25, 0, 1], [0, 0, 1]])
+    np.testing.assert_array_equal(images.load(path)[..., 0], [[0.25, 0, 1], [0.5, 0, 1]])
     Image.fromarray(np.array([[0, 65535, 32768]], np.uint16)).save(path)
     loaded = images.load(path)
     assert loaded.dtype == np.float32 and loaded.flags["C_CONTIGUOUS"]
@@ -143,6 +179,26 @@ def test_other_depths(tmp_path):
     bits = Image.fromarray(np.array([[True, False]]))
     bits.save(path)
     np.testing.assert_array_equal(images.load(path)[..., 0], [[1, 0]])
+
+
+@pytest.mark.parametrize(
+    "values, says",
+    [
+        (np.float32([[-20, 135]]), r"x\.tiff' has values from -20 to 135; those of an image lie in \[0, 1\]; scale"),
+        (np.float32([[np.nan, 0.5]]), r"values that are not finite; those of an image lie in \[0, 1\]"),
+        (np.int32([[-7, 65536]]), r"values from -7 to 65536; those of an image lie in \[0, 65535\]"),
+    ],
+)
+def test_numbers_that_are_no_picture(tmp_path, values, says):
+    """Such as heights: clipped, they would be another picture."""
+    Image.fromarray(values).save(tmp_path / "x.tiff")
+    with pytest.raises(ValueError, match=says):
+        images.load(tmp_path / "x.tiff")
+
+
+def test_transparency_of_16_bits(tmp_path):
+    Image.fromarray(np.uint16([[10000, 20000]])).save(tmp_path / "x.png", transparency=10000)
+    np.testing.assert_allclose(images.load(tmp_path / "x.png")[..., 0], [[1, 20000 / 65535]])
 
 
 def test_save(tmp_path):
