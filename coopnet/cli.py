@@ -70,8 +70,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(arguments: list[str] | None) -> int:
-    with suppress(AttributeError, ValueError):  # no error if the output's encoding lacks a character, such as ×
-        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+    with suppress(AttributeError, ValueError):  # no error if the output's encoding lacks a character
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         command.imported()

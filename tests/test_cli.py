@@ -8,6 +8,7 @@ import json
 import math
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -305,9 +306,10 @@ def test_render_uncertainty(fitted, tmp_path, backend):
     before = (tmp_path / "uncertainty.png").read_bytes()
     assert cli.main([*arguments, str(tmp_path / "other.png")]) == 0
     assert (tmp_path / "uncertainty.png").read_bytes() == before and (tmp_path / "other_uncertainty.png").exists()
-    before = (tmp_path / "other_uncertainty.png").read_bytes()
-    assert cli.main([*arguments, str(tmp_path / "other.png")]) != 0  # both names are taken
-    assert (tmp_path / "other_uncertainty.png").read_bytes() == before
+    (tmp_path / "other_uncertainty.png").write_bytes(b"old")
+    assert cli.main([*arguments, str(tmp_path / "other.png")]) == 0  # as often as one likes
+    assert Image.open(tmp_path / "other_uncertainty.png").size
+    assert (tmp_path / "uncertainty.png").read_bytes() == before
 
 
 def test_masks_of_a_seed(fitted, tmp_path, backend, capsys, monkeypatch):
@@ -483,7 +485,7 @@ def test_colour_profiles(tmp_path, monkeypatch):
             np.testing.assert_array_equal(values, np.broadcast_to(np.float32([1, 0, 0]), plain.shape))
         elif mode == "RGB":
             np.testing.assert_array_equal(values, plain)
-    assert asked == [("RGB", "RGB"), ("RGBA", "RGBA"), ("CMYK", "RGB")]
+    assert asked == [("RGB", "RGB"), ("RGBA", "RGBA"), ("CMYK", "RGB"), ("L", "RGB")]
 
 
 def test_detail_follows_the_training_pixels():
@@ -681,7 +683,7 @@ def test_a_pipe_without_the_letters(monkeypatch):
     monkeypatch.setattr(cli, "app", lambda **options: print("3 × 4"))
     assert cli.main(["info"]) == 0
     pipe.flush()
-    assert pipe.buffer.getvalue().split() == [b"3", b"?", b"4"]
+    assert pipe.buffer.getvalue().split() == [b"3", b"\\xd7", b"4"]
 
 
 def test_arguments_of_the_process(monkeypatch):
@@ -982,3 +984,29 @@ def test_psnr():
     assert images.psnr(a, a) == np.inf
     for bad in (np.where(np.arange(16).reshape(4, 4, 1) == 3, np.nan, a), a * np.nan):
         assert np.isnan(images.psnr(bad, b))
+
+
+def test_names_are_printed_as_they_are(tmp_path, capsys, backend):
+    fails(capsys, ["fit", tmp_path / "two  spaces.png", "-o", tmp_path / "out"], 1, "two  spaces.png")
+
+
+def test_a_region_that_is_none(photo, fitted, tmp_path, backend):
+    """Metadata of other programs, such as an empty region, count as none."""
+    from coopnet.commands.render import learned_region
+
+    for region in ([0, 0, 0, 0], [0, 0, 1, -1], [0, 0, 1, float("inf")], "whole"):
+        assert learned_region({"region": region}) is None
+        assert learned_region({"region": region, "width": 24, "height": 16}) is not None
+
+
+def test_a_name_like_an_option_in_the_command_that_goes_on(photo, tmp_path, monkeypatch, capsys, backend):
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(photo, tmp_path / "-x.png")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "field.safetensors").touch()
+    found = images.ImageFit(
+        None, cn.FitResult(steps=4, stopped="interrupt"), files={"field": Path("out/field.safetensors")}
+    )
+    monkeypatch.setattr(images, "fit_image", lambda *a, **options: found)
+    assert cli.main(["fit", "-o", "out", "-q", "--resume", "--", "-x.png"]) == 130
+    assert "coopnet fit ./-x.png -o out" in capsys.readouterr().out

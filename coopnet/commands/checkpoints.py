@@ -20,8 +20,13 @@ def as_saved(path: Path, load: Callable[..., Any] = load) -> Any:
 
 
 def versions(path: Path) -> dict[str, str]:
-    """The programs that wrote a checkpoint, with their versions; empty if it names none."""
+    """The programs that wrote a checkpoint, with their versions; empty if it names none in a known way."""
     from safetensors import safe_open
 
     with safe_open(path, "np") as file:
-        return json.loads((file.metadata() or {}).get("versions", "{}"))
+        written = (file.metadata() or {}).get("versions", "{}")
+    try:
+        found = json.loads(written)
+    except ValueError:
+        return {}
+    return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}

@@ -27,8 +27,13 @@ class Stopped(Exception):
 
 def complain(what: str, code: int) -> int:
     """Print the error in one line; returns ``code``."""
-    print("coopnet: error:", *what.split(), file=sys.stderr)
+    print("coopnet: error:", in_one_line(what), file=sys.stderr)
     return code
+
+
+def in_one_line(what: str) -> str:
+    """``what``, its lines one after the other. Spaces stay, which may be those of a file's name."""
+    return " ".join(line.strip() for line in what.splitlines() if line.strip())
 
 
 def text(error: BaseException) -> str:
@@ -83,4 +88,4 @@ def telling_warnings() -> Iterator[list[str]]:
         yield silent
     for warning in noted:
         if str(warning.message) not in silent:
-            print("coopnet: warning:", *str(warning.message).split(), file=sys.stderr)
+            print("coopnet: warning:", in_one_line(str(warning.message)), file=sys.stderr)

@@ -139,7 +139,8 @@ def _fit_image(source: Path, output: Path, chosen: dict, settings: dict, run: di
             values = images.load(source)
         except ValueError as error:
             known = ", ".join(suffix[1:].upper() for suffix in MESHES)
-            hint = f"; meshes are those with the suffix of {known}" if "not an image" in str(error) else ""
+            hint = f"; meshes are those with the suffix of {known} (coopnet.mesh.load reads more)"
+            hint = hint if "not an image" in str(error) else ""
             raise ValueError(f"{str(error).rstrip('.')}{hint}.") from None
     height, columns, channels = values.shape
     ensure(height * columns > 1, f"{str(source)!r} has a single pixel; at least 2 are needed.")
@@ -192,8 +193,9 @@ def _ended(training: FitResult, files: Mapping[str, Path], source: Path, output:
         raise ValueError(f"{message}; {hint}. Nothing was drawn or written since.")
     if training.stopped == "interrupt":
         written = "no checkpoint was written"
-        if files["field"].exists():
-            words = ["coopnet", "fit", str(source), "-o", str(output)]
+        if training.steps and files["field"].exists():
+            name = f"./{source}" if str(source).startswith("-") else str(source)  # not an option
+            words = ["coopnet", "fit", name, "-o", str(output)]
             words += [word for key, value in settings.items() for word in (f"--{key}", str(value))]
             command = shlex.join([*words, "--resume"])
             written = f"the checkpoint is {files['field']}\ngo on with: {command}"

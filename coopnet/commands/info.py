@@ -68,7 +68,8 @@ def _formatted(description: dict[str, Any]) -> str:
     facts = {name: value for name, value in description.items() if name not in ("metadata", "versions")}
     for group, values in description["metadata"].items():
         pairs = values.items() if isinstance(values, dict) else [("", values)]
-        facts[group] = ", ".join(f"{name} {_short(value)}".strip() for name, value in pairs)
+        name = group if group not in facts else f"metadata {group}"  # which may have the name of a fact
+        facts[name] = ", ".join(f"{name} {_short(value)}".strip() for name, value in pairs)
     facts["written by"] = ", ".join(f"{name} {version}" for name, version in description["versions"].items())
     return "\n".join(f"{name:<12} {value}" for name, value in facts.items())
 

@@ -37,8 +37,8 @@ def render(
 
     A field of 2 coordinates and 1 or 3 values is an image; one of 3 coordinates and 1 value is a signed distance in the
     box of its bounds, or the unit cube. With --mc-samples an image is evaluated K times with K dropout masks; FILE gets
-    the mean, and uncertainty.png beside it (FILE_uncertainty.png if that is there already) shows the standard
-    deviation. A FILE that is there already is replaced.
+    the mean, and uncertainty.png beside it shows the standard deviation; if that is there already, it stays, and
+    FILE_uncertainty.png does. FILE and FILE_uncertainty.png are replaced if they are there.
     """
     from .. import image as images
     from .. import mesh as meshes
@@ -49,10 +49,8 @@ def render(
     ensure(output.suffix.lower() in files.writable_formats(), problem, typer.BadParameter)
     ensure(not output.is_dir(), f"{str(output)!r} is a directory; the name of a picture is needed.")
     other = output.with_name("uncertainty.png")
-    if other == output or other.exists():  # only the file that was named is replaced
+    if other == output or other.exists():  # it may be another picture's
         other = output.with_name(f"{output.stem}_uncertainty.png")
-        written = mc_samples and other.exists()
-        ensure(not written, f"{str(other)!r} is there already; move it away, or name another FILE.", FileExistsError)
     name = backends.require(backend)
     with about(checkpoint):
         surface = read(checkpoint).architecture.get("in_features") == 3
@@ -112,6 +110,7 @@ def learned_region(noted: dict) -> tuple[float, float, float, float] | None:
     region = noted.get("region")
     if isinstance(region, list) and len(region) == 4 and all(is_number(v) for v in region):
         left, top, width, height = map(float, region)
-        return left, top, width, height
+        if np.isfinite([left, top, width, height]).all() and min(width, height) > 0:
+            return left, top, width, height
     learned: list[Any] = [noted.get(side) for side in ("width", "height")]
     return evaluate.box(*learned) if all(is_int(v, 1, 2**32 - 1) for v in learned) else None

@@ -60,6 +60,8 @@ def load(path: str | os.PathLike[str]) -> np.ndarray:
     except PermissionError as error:
         raise OSError(f"cannot read {str(path)!r}: {error.strerror}.") from None
     except (OSError, SyntaxError, ValueError, EOFError) as error:  # Pillow's errors for damaged files
+        if "Ghostscript" in str(error):
+            raise ValueError(f"{str(path)!r} needs Ghostscript, which is not installed; convert it to PNG.") from None
         raise ValueError(f"{str(path)!r} is a damaged image: {error}") from None
 
 
@@ -117,7 +119,8 @@ def _curve(image: Any) -> np.ndarray | None:
 
 def _numbers(image: Any) -> np.ndarray:
     """The values of a grey image of more than 8 bits."""
-    given, most, rounding = np.asarray(image), *((1, 1e-3) if image.mode == "F" else (65535, 0))
+    given: np.ndarray = np.asarray(image)
+    most, rounding = (1, 1e-3) if image.mode == "F" else (65535, 0)
     if not np.isfinite(given).all():
         raise _NoPicture(f"values that are not finite; those of an image lie in [0, {most}]")
     low, high = float(given.min()), float(given.max())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +23,44 @@ from ..training.sampling import integers
 _DIGESTS = {"pixels": "image", "mesh": "mesh"}
 
 
-def make_folder(where: str, directory: str | Path, metadata: dict[str, Any], resume: bool, steps: int) -> Path:
-    """The checkpoint in ``directory``, which is made if missing; raises if no checkpoint can be written, or a run that
-    is to be resumed cannot.
+@contextmanager
+def own_folder(
+    where: str, directory: str | Path, metadata: dict[str, Any], resume: bool, steps: int
+) -> Iterator[Path]:  # fmt: skip
+    """A block in which no other run writes to ``directory``, which is made if missing; it gets the checkpoint there.
+
+    Raises if there is another run, if no checkpoint can be written, or a run that is to be resumed cannot.
     """
     require_safetensors()
     checkpoint = Path(file_name(directory, where, "directory")) / "field.safetensors"
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
-    if resume:
-        check_same_run(where, checkpoint, metadata, steps)
-    return checkpoint
+    with _locked(where, checkpoint.parent):
+        if resume:
+            check_same_run(where, checkpoint, metadata, steps)
+        yield checkpoint
+
+
+@contextmanager
+def _locked(where: str, folder: Path) -> Iterator[None]:
+    """A block in which ``folder`` has a lock, which the system removes with the process, however that ends."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        problem = f"{where}: another run is writing to the folder {str(folder)!r}"
+        raise OSError(f"{problem}; wait for its end, or choose another folder.") from None
+    except OSError:  # a file system without locks
+        pass
+    try:
+        yield
+    finally:
+        os.close(handle)
 
 
 def fit_to(checkpoint: Path, field: NeuralField, batch: Callable, steps: int, lr: float, **options: Any) -> FitResult:

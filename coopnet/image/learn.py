@@ -37,7 +37,7 @@ from ..random.key import Key
 from ..training import FitResult, uniform
 from . import files, plots
 from .evaluate import arrays, check_maps, check_size, evaluate, pixels, render
-from .folder import batches, fit_to, make_folder
+from .folder import batches, fit_to, own_folder
 
 ENCODINGS = ("sinusoidal", "triangular", "hashgrid", "identity")
 SELECTION_STREAM = 1  #: of coopnet.uniform; batches use stream 0
@@ -196,42 +196,46 @@ def fit_image(
             "fraction": fraction, "batch": batch, "lr": lr, "dropout": plain(dropout),
         },
     }  # fmt: skip
-    checkpoint = make_folder("fit_image", directory, metadata, resume, steps)
-    uint32 = arrays(field).UInt32
-    chosen = training_pixels(count, fraction, seed, dr.backend_v(uint32))
-    others = np.ones(count, bool)
-    others[chosen] = False
-    held_out = np.flatnonzero(others)
-    looked_at = held_out[:: max(1, -(-len(held_out) // METRIC_PIXELS))]
-    colours = image.reshape(count, channels)
+    with own_folder("fit_image", directory, metadata, resume, steps) as checkpoint:
+        uint32 = arrays(field).UInt32
+        chosen = training_pixels(count, fraction, seed, dr.backend_v(uint32))
+        others = np.ones(count, bool)
+        others[chosen] = False
+        held_out = np.flatnonzero(others)
+        looked_at = held_out[:: max(1, -(-len(held_out) // METRIC_PIXELS))]
+        colours = image.reshape(count, channels)
 
-    def quality(field: NeuralField) -> float:
-        return files.psnr(evaluate(field, looked_at, columns, height), colours[looked_at])
+        def quality(field: NeuralField) -> float:
+            return files.psnr(evaluate(field, looked_at, columns, height), colours[looked_at])
 
-    with _about_picture(columns, height):
-        table = pixels(uint32(chosen.astype(np.uint32)), columns, height)
-        table += [type(table[0])(colours[chosen, c]) for c in range(channels)]
-        result = fit_to(
-            checkpoint, field, batches(table, 2, batch), steps, lr,
-            seed=seed, metric=quality if len(looked_at) else None, metric_every=max(1, steps // 25),
-            resume=resume, metadata=metadata, progress=progress,
-        )  # fmt: skip
-    outcome = ImageFit(field, result)
-    if result.stopped == "diverged":
+        with _about_picture(columns, height):
+            table = pixels(uint32(chosen.astype(np.uint32)), columns, height)
+            table += [type(table[0])(colours[chosen, c]) for c in range(channels)]
+            result = fit_to(
+                checkpoint, field, batches(table, 2, batch), steps, lr,
+                seed=seed, metric=quality if len(looked_at) else None, metric_every=max(1, steps // 25),
+                resume=resume, metadata=metadata, progress=progress,
+            )  # fmt: skip
+        outcome = ImageFit(field, result)
+        if result.stopped == "diverged":
+            return outcome
+        outcome.files["field"] = checkpoint
+        if result.stopped == "interrupt":
+            return outcome
+        dr.flush_malloc_cache()  # memory that training used, which the pictures may need
+        picture = render(field, columns, height)
+        values = picture.reshape(count, channels)
+        outcome.psnr_training = files.psnr(values, colours, chosen)
+        outcome.psnr_held_out = files.psnr(values, colours, held_out) if len(held_out) else None
+        outcome.files |= {
+            name: checkpoint.with_name(f"{name}.png") for name in ("reconstruction", "comparison", "loss")
+        }
+        files.save(outcome.files["reconstruction"], picture)
+        plots.comparison(
+            outcome.files["comparison"], image, chosen, picture, outcome.psnr_training, outcome.psnr_held_out
+        )
+        plots.loss(outcome.files["loss"], result)
         return outcome
-    outcome.files["field"] = checkpoint
-    if result.stopped == "interrupt":
-        return outcome
-    dr.flush_malloc_cache()  # memory that training used, which the pictures may need
-    picture = render(field, columns, height)
-    values = picture.reshape(count, channels)
-    outcome.psnr_training = files.psnr(values, colours, chosen)
-    outcome.psnr_held_out = files.psnr(values, colours, held_out) if len(held_out) else None
-    outcome.files |= {name: checkpoint.with_name(f"{name}.png") for name in ("reconstruction", "comparison", "loss")}
-    files.save(outcome.files["reconstruction"], picture)
-    plots.comparison(outcome.files["comparison"], image, chosen, picture, outcome.psnr_training, outcome.psnr_held_out)
-    plots.loss(outcome.files["loss"], result)
-    return outcome
 
 
 def _check_room(width: int, height: int, channels: int) -> None:

@@ -15,7 +15,7 @@ from ..checks import check_above, check_choice, check_flag, check_int, check_typ
 from ..field import NeuralField
 from ..image import files, plots
 from ..image.evaluate import arrays, check_maps, in_pieces
-from ..image.folder import batches, fit_to, make_folder
+from ..image.folder import batches, fit_to, own_folder
 from ..io import load as load_field
 from ..nn import MLP, HashGrid, Identity
 from ..training import FitResult
@@ -128,28 +128,28 @@ def fit_mesh(
         "fit": {"mesh": digest, "points": points, "batch": batch, "lr": lr, "dropout": plain(dropout)},
         "mesh": {"centre": list(mesh.centre), "scale": mesh.scale, "watertight": mesh.watertight},
     }
-    checkpoint = make_folder("fit_mesh", directory, metadata, resume, steps)
-    samples = draw_samples(mesh, points, seed)
-    held_out = np.arange(points) % HELD_OUT == HELD_OUT - 1
-    chosen = ~held_out
-    table = [arrays(field).Float(v[chosen]) for v in (*samples.points.T, samples.distances)]
-    options = {"loss": "l1", "seed": seed, "resume": resume, "metadata": metadata, "progress": progress}
-    result = fit_to(checkpoint, field, batches(table, 3, batch), steps, lr, **options)
-    outcome = MeshFit(field, result)
-    if result.stopped == "diverged":
+    with own_folder("fit_mesh", directory, metadata, resume, steps) as checkpoint:
+        samples = draw_samples(mesh, points, seed)
+        held_out = np.arange(points) % HELD_OUT == HELD_OUT - 1
+        chosen = ~held_out
+        table = [arrays(field).Float(v[chosen]) for v in (*samples.points.T, samples.distances)]
+        options = {"loss": "l1", "seed": seed, "resume": resume, "metadata": metadata, "progress": progress}
+        result = fit_to(checkpoint, field, batches(table, 3, batch), steps, lr, **options)
+        outcome = MeshFit(field, result)
+        if result.stopped == "diverged":
+            return outcome
+        outcome.files["field"] = checkpoint
+        if result.stopped == "interrupt":
+            return outcome
+        truth = samples.distances[held_out]
+        predicted, uniform = evaluate(field, samples.points[held_out]), samples.uniform[held_out]
+        error = np.abs(predicted - truth) / (1 - 2 * MARGIN)
+        outcome.error_near, outcome.error_space = float(error[~uniform].mean()), float(error[uniform].mean())
+        outcome.signs = float(np.mean((predicted < 0) == (truth < 0), where=uniform))
+        outcome.files |= {name: checkpoint.with_name(f"{name}.png") for name in ("picture", "loss")}
+        files.save(outcome.files["picture"], render(field, SIZE, SIZE))
+        plots.loss(outcome.files["loss"], result)
         return outcome
-    outcome.files["field"] = checkpoint
-    if result.stopped == "interrupt":
-        return outcome
-    truth = samples.distances[held_out]
-    predicted, uniform = evaluate(field, samples.points[held_out]), samples.uniform[held_out]
-    error = np.abs(predicted - truth) / (1 - 2 * MARGIN)
-    outcome.error_near, outcome.error_space = float(error[~uniform].mean()), float(error[uniform].mean())
-    outcome.signs = float(np.mean((predicted < 0) == (truth < 0), where=uniform))
-    outcome.files |= {name: checkpoint.with_name(f"{name}.png") for name in ("picture", "loss")}
-    files.save(outcome.files["picture"], render(field, SIZE, SIZE))
-    plots.loss(outcome.files["loss"], result)
-    return outcome
 
 
 def evaluate(field: NeuralField, points: np.ndarray) -> np.ndarray:

@@ -122,7 +122,8 @@ def fit(
 
     Returns:
         A :class:`FitResult`. Ctrl-C ends the run early, after writing the checkpoint, with ``stopped="interrupt"``. A
-        second Ctrl-C does not wait for the step to end; if it breaks a step off, no checkpoint is written.
+        second Ctrl-C does not wait for the step to end; if it breaks a step off, no checkpoint is written, nor before
+        the first step.
 
         A run ends with ``stopped="diverged"`` if its parameters, optimizer or average are not finite, if its last 10
         losses are not, or if its last 64 steps were all skipped. A ``RuntimeWarning`` names the step, what was not

@@ -72,8 +72,10 @@ class File(Hook):
             self._save(run)
 
     def end(self, run: Any) -> str:
-        # a step that was broken off may have left parameters of two steps
-        if not run.stepping and run.result.stopped != "diverged":
+        # a step that was broken off may have left parameters of two steps, and without a step nothing was learned that
+        # would be worth another run's checkpoint
+        untrained = run.result.stopped == "interrupt" and run.result.steps == 0
+        if not (run.stepping or untrained) and run.result.stopped != "diverged":
             self._save(run)
         return ""
 

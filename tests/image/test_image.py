@@ -146,6 +146,23 @@ def test_files_that_cannot_be_read(tmp_path, monkeypatch):
         assert type(caught.value) is kind and "x.png" in str(caught.value)
 
 
+def test_files_that_need_another_program(tmp_path, monkeypatch):
+    (tmp_path / "x.eps").write_bytes(b"%!PS")
+
+    def fail(path):
+        raise OSError("Unable to locate Ghostscript on paths")
+
+    monkeypatch.setattr(Image, "open", fail)
+    with pytest.raises(ValueError, match=r"x\.eps' needs Ghostscript, which is not installed; convert it to PNG"):
+        images.load(tmp_path / "x.eps")
+
+
+def test_formats_that_hold_any_picture():
+    formats = files.writable_formats()
+    assert {".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp", ".gif", ".ppm"} <= formats
+    assert not {".ico", ".icns", ".pfm", ".h5", ".eps", ".xbm"} & formats
+
+
 def test_transparency_is_over_white(tmp_path):
     path = tmp_path / "x.png"
     for mode in ("RGBA", "LA"):
@@ -458,3 +475,19 @@ def test_psnr_of_some_rows(monkeypatch):
     assert whole == pytest.approx(-10 * np.log10(np.mean((np.clip(a, 0, 1) - b) ** 2)))
     monkeypatch.setattr(files, "_PIECE", 3)
     assert images.psnr(a, b) == pytest.approx(whole) and files.psnr(a, b, rows) == pytest.approx(some)
+
+
+def test_two_runs_in_one_folder(tmp_path, monkeypatch):
+    """The second one is refused, whether or not the first has written anything; afterwards the folder is free."""
+    pytest.importorskip("fcntl")
+    image, run = np.full((4, 4, 3), 0.5, np.float32), learn.fit_to
+
+    def twice(*args, **options):
+        with pytest.raises(OSError, match=r"fit_image: another run is writing to the folder .*out'; wait for its end"):
+            images.fit_image(image, tmp_path / "out", steps=2, progress=False)
+        return run(*args, **options)
+
+    monkeypatch.setattr(learn, "fit_to", twice)
+    images.fit_image(image, tmp_path / "out", steps=2, progress=False)
+    monkeypatch.undo()
+    images.fit_image(image, tmp_path / "out", steps=2, progress=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import signal
 import threading
@@ -13,7 +14,7 @@ import pytest
 from support.training import tiny_batch, tiny_field
 
 import coopnet as cn
-from coopnet.training import limits
+from coopnet.training import limits, run
 from coopnet.training.interrupts import caused_by_interrupt, no_collection
 from coopnet.training.run import Run
 
@@ -215,3 +216,12 @@ def test_causes():
         endless = ValueError()
         endless.__cause__ = endless
         assert not caused_by_interrupt(endless) and not caused_by_interrupt(None)
+
+
+def test_a_run_without_a_step_leaves_the_file_of_another(tmp_path, ns, backend, monkeypatch):
+    path = tmp_path / "field.safetensors"
+    cn.fit(tiny_field(backend), tiny_batch(ns), 3, checkpoint=path, progress=False)
+    before = path.read_bytes()
+    monkeypatch.setattr(run, "interrupts_held", lambda: contextlib.nullcontext([signal.SIGINT]))  # at once
+    result = cn.fit(tiny_field(backend), tiny_batch(ns), 3, checkpoint=path, progress=False)
+    assert result.stopped == "interrupt" and result.steps == 0 and path.read_bytes() == before

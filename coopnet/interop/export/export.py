@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -172,6 +173,9 @@ class Request:
         ensure(printer.precision in (None, precision), f"export: precision is {precision!r}, but {only}.")
         buffer = f"export: inline is True, but target {target!r} reads weights from a buffer."
         ensure(printer.inlines or not inline, buffer)
+        module = self.name == "numpy" or self.name in sys.stdlib_module_names
+        shadows = f"export: name is {self.name!r}, and a file {self.name}.py would hide Python's module of that name"
+        ensure(not module or target != "numpy", f"{shadows}; choose another name.")
 
     @property
     def weights_precision(self) -> str:
