@@ -24,6 +24,8 @@ file                         what it relies on
 :mod:`.masks`                the stack of masks that evaluated loops apply to gathers and scatters
 :mod:`.half`                 LLVM narrows maxima of widened half-precision numbers
 :mod:`.sorting`              ``detail.block_mkperm`` is a stable sort
+:mod:`.collection`           memory of NumPy's that is freed while a function is recorded ends the process
+:mod:`.turns`                recording and replaying have global variables: one thread at a time
 :mod:`.reads`                methods of ``drjit.ArrayBase`` that give values to other libraries can be replaced
 :mod:`.optimizers`           an optimizer's state, ``_step``, its order, ``_reset``, and rates that are arrays
 :mod:`.native`               symbols of native libraries, Dr.Jit's and others, by ``ctypes``

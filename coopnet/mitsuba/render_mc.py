@@ -11,9 +11,9 @@ import mitsuba as mi
 
 from ..checks import check_choice, check_int, check_type, check_unsigned, ensure
 from ..field import NeuralField
+from ..jit.collection import no_collection
+from ..jit.turns import TURNS
 from ..random.key import Key
-from ..training.interrupts import no_collection
-from ..training.turns import TURNS
 from ..uncertainty import draws, has_dropout, warn_unseen
 from . import call_targets, variants
 

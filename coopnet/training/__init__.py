@@ -32,8 +32,7 @@ other parts of a run
 :mod:`.result`          its result
 errors, signals and threads
 :mod:`.recording`       errors that say why a step could not be recorded
-:mod:`.interrupts`      Ctrl-C and garbage collection within a step
-:mod:`.turns`           a lock that training threads take in turn
+:mod:`.interrupts`      Ctrl-C within a step
 ======================  ====================================================
 """
 
@@ -51,7 +50,7 @@ from .optimizers import SGD, Adam
 from .result import FitResult
 from .sampling import by_index, integers, stratified, uniform
 from .schedules import cosine, exponential
-from .turns import exclusive
+from ..jit.turns import exclusive
 from .weights import (
     clip_weights, decay_masks, decay_weights, l1_penalty, l2_penalty, layer_multipliers, spectral_norms,
 )  # fmt: skip

@@ -11,6 +11,7 @@ from drjit.opt import Adam, Optimizer
 
 from ..checks.warn import warn
 from ..field import NeuralField
+from ..jit.turns import in_turn
 from ..random.key import Key
 from . import arguments
 from .average import EMA
@@ -23,7 +24,6 @@ from .result import FitResult
 from .run import Run
 from .state import File, check_file
 from .step import Options, Step
-from .turns import in_turn
 from .unrolled import UnrolledSteps
 
 

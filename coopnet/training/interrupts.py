@@ -1,8 +1,7 @@
-"""Keeps Ctrl-C and Python's garbage collector out of a step."""
+"""Keeps Ctrl-C out of a step."""
 
 from __future__ import annotations
 
-import gc
 import signal
 import threading
 from collections.abc import Iterator
@@ -55,28 +54,3 @@ def caused_by_interrupt(error: BaseException | None) -> bool:
         visited.add(id(error))
         error = error.__cause__ or error.__context__
     return False
-
-
-_running = 0  #: blocks that are open, in all threads
-_was_enabled = False
-
-
-@contextmanager
-def no_collection() -> Iterator[None]:
-    """Switches Python's cyclic garbage collector off, from the start of the first such block to the end of the last.
-
-    If it freed an array that shares memory with NumPy while Dr.Jit records a frozen function, the process would abort.
-    A thread must hold the lock of :mod:`.turns` when it enters and leaves, so that no other thread records meanwhile.
-    """
-    global _running, _was_enabled
-    if _running == 0:
-        _was_enabled = gc.isenabled()
-        gc.collect()
-        gc.disable()
-    _running += 1
-    try:
-        yield
-    finally:
-        _running -= 1
-        if _running == 0 and _was_enabled:
-            gc.enable()

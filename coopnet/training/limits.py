@@ -31,9 +31,6 @@ FIELD_SAMPLES = 4096
 PROGRESS_SECONDS = 0.5
 #: Seconds between two lines of text that stand in for the bar where tqdm is not installed.
 LINES_SECONDS = 5.0
-#: Seconds that a thread trains before it hands the lock to a waiting thread: many short steps, so that the change costs
-#: little.
-TURN_SECONDS = 0.02
 #: Approximate seconds, and largest number of steps, between two exchanges, in which each process waits for all others.
 EXCHANGE_SECONDS, EXCHANGE_STEPS = 0.25, 256
 

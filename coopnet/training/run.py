@@ -9,15 +9,16 @@ from typing import Any
 
 import drjit as dr
 
+from ..jit.collection import no_collection
 from ..jit.optimizers import set_values
+from ..jit.turns import TURNS
 from . import limits
 from .distributed import Replicas
 from .hooks import Hook
-from .interrupts import caused_by_interrupt, interrupts_held, no_collection
+from .interrupts import caused_by_interrupt, interrupts_held
 from .recording import reasons
 from .result import FitResult
 from .step import Step
-from .turns import TURNS
 from .unrolled import UnrolledSteps
 
 
@@ -64,7 +65,7 @@ class Run:
 
     @contextmanager
     def going(self) -> Iterator[None]:
-        """A block in which steps are taken, while :meth:`goes_on`, by a thread that holds the lock of :mod:`.turns`.
+        """A block in which steps are taken, while :meth:`goes_on`, by the thread whose turn it is.
 
         Ctrl-C ends the block with ``stopped="interrupt"`` and no exception. However the block ends, the field gets its
         parameters.

@@ -14,8 +14,10 @@ import numpy as np
 from ..bounds import to_unit
 from ..checks import check, check_above, check_int, check_type, ensure
 from ..field import NeuralField
+from ..jit.collection import no_collection
 from ..jit.half import largest, widened
 from ..jit.kinds import nested
+from ..jit.turns import TURNS
 from ..kernels import fixed_point
 from ..nn import Composite, Linear, Pad, Sequential
 from ..nn.drawn import Drawn, DrawnGrid, DrawnLinear
@@ -24,8 +26,6 @@ from ..nn.lattice import Lattice
 from ..nn.parameters import parameters
 from ..nn.sequential import flatten
 from ..nn.tree import children
-from ..training.interrupts import no_collection
-from ..training.turns import TURNS
 from .data import check_trained, draw
 from .displacement import DisplacementSums, displaced
 from .layers import grids, is_activation, rebuilt

@@ -6,7 +6,6 @@ import contextlib
 import gc
 import signal
 import threading
-import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,7 +14,7 @@ from support.training import tiny_batch, tiny_field
 
 import coopnet as cn
 from coopnet.training import limits, run
-from coopnet.training.interrupts import caused_by_interrupt, no_collection
+from coopnet.training.interrupts import caused_by_interrupt
 from coopnet.training.run import Run
 
 pytestmark = [
@@ -189,20 +188,6 @@ def test_the_collector_is_as_before(ns, backend, enabled):
     with pytest.raises(TypeError, match="metric returned None"):
         cn.fit(tiny_field(backend), batch, 3, metric=lambda f: None, metric_every=2, progress=False)
     assert not any(seen[4:]) and gc.isenabled() == enabled
-
-
-def test_garbage_is_collected_before_a_run():
-    """What lies there would be kept for as long as the run takes."""
-
-    class Circle:
-        pass
-
-    circle = Circle()
-    circle.itself, gone = circle, weakref.ref(circle)
-    del circle
-    assert gone() is not None  # the collector is off in tests
-    with no_collection():
-        assert gone() is None and not gc.isenabled()
 
 
 def test_causes():

@@ -5,46 +5,22 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import sys
 import threading
-import time
-from collections import deque
 from pathlib import Path
 
 import drjit as dr
 import pytest
 from support.machines import python, run
+from support.threads import join, start, wait_for
 from support.training import tiny_batch, tiny_field
 
 import coopnet as cn
-from coopnet.training.turns import TURNS, Turns
+from coopnet.jit import turns
+from coopnet.jit.turns import TURNS
 
 pytestmark = pytest.mark.usefixtures("several_threads")
 
 SCRIPT = Path(__file__).resolve().parents[1] / "slow" / "threads.py"
-LONG = 120  # seconds to wait for what takes none, on a machine that does other things
-
-
-def start(*functions):
-    threads = [threading.Thread(target=function, daemon=True) for function in functions]
-    for thread in threads:
-        thread.start()
-    return threads
-
-
-def join(threads):
-    for thread in threads:
-        thread.join(LONG)
-        assert not thread.is_alive()
-
-
-def wait_for(condition):
-    limit = time.monotonic() + LONG
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.001)
-
-
 # ---- training in several threads ------------------------------------------------------------------------------
 
 
@@ -56,9 +32,9 @@ def test_two_threads_train(backend):
     assert done.returncode == 0, done.stderr
 
 
-def test_threads_alternate(ns, backend, set_limits):
+def test_threads_alternate(ns, backend, monkeypatch):
     """With turns of no length, both have had a metric before either is done; both hold the turn in it."""
-    set_limits(TURN_SECONDS=0.0)
+    monkeypatch.setattr(turns, "TURN_SECONDS", 0.0)
     order, fields, errors = [], [tiny_field(backend) for _ in range(2)], []
 
     def run(i):
@@ -154,10 +130,10 @@ def test_the_collector_stays_off_until_all_are_done(ns, backend):
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signals to threads")
 @pytest.mark.usefixtures("ctrl_c_works")
 @pytest.mark.parametrize("times", [1, 2])
-def test_ctrl_c_while_another_has_the_turn(ns, backend, tmp_path, set_limits, times):
+def test_ctrl_c_while_another_has_the_turn(ns, backend, tmp_path, monkeypatch, times):
     """The first is held back until the run has the turn again; the second ends it at once, and writes nothing."""
     pytest.importorskip("safetensors")
-    set_limits(TURN_SECONDS=0.0)
+    monkeypatch.setattr(turns, "TURN_SECONDS", 0.0)
     path, main = tmp_path / "run.safetensors", threading.main_thread().ident
 
     def interrupt():
@@ -215,128 +191,6 @@ assert os.waitpid(child, 0)[1] == 0 and run() == first
 """
     done = run(code)
     assert done.returncode == 0, done.stderr
-
-
-# ---- the lock --------------------------------------------------------------------------------------------------
-
-
-def test_first_come_first_served():
-    lock, order = Turns(), []
-
-    def take(i):
-        with lock:
-            order.append(i)
-
-    with lock:
-        threads = []
-        for i in range(4):
-            threads += start(lambda i=i: take(i))
-            wait_for(lambda i=i: len(lock.queue) == i + 1)
-        assert order == []
-    join(threads)
-    assert order == [0, 1, 2, 3] and lock.owner is None
-
-
-def test_taken_several_times():
-    lock, got = Turns(), []
-    with lock:
-        with lock:
-            assert lock.held() and lock.depth == 2
-        thread = start(lambda: lock.__enter__() or got.append(lock.held()) or lock.__exit__())
-        wait_for(lambda: lock.queue)
-        with lock:
-            lock.since -= 1
-            lock.hand_on()  # not while it is held twice
-            assert not got
-        assert lock.held() and not got
-        lock.hand_on()
-        join(thread)
-        assert got == [True] and lock.held()
-    assert lock.owner is None and not lock.held()
-
-
-def test_a_turn_lasts(set_limits):
-    set_limits(TURN_SECONDS=1000.0)
-    lock, got = Turns(), []
-    with lock:
-        thread = start(lambda: lock.__enter__() or got.append(0) or lock.__exit__())
-        wait_for(lambda: lock.queue)
-        lock.hand_on()
-        assert not got
-        lock.since -= 1001
-        lock.hand_on()
-        assert got
-    join(thread)
-
-
-@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signals to threads")
-@pytest.mark.usefixtures("ctrl_c_works")
-def test_ctrl_c_while_waiting():
-    lock, release = Turns(), threading.Event()
-
-    def hold():
-        with lock:
-            release.wait(LONG)
-
-    thread = start(hold)
-    wait_for(lambda: lock.owner is not None)
-
-    def interrupt():
-        wait_for(lambda: lock.queue)
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-
-    other = start(interrupt)
-    with pytest.raises(KeyboardInterrupt), lock:
-        pass
-    assert not lock.held() and not lock.queue
-    lock.__exit__()  # as a with statement does around it: it is not this thread's to leave
-    assert lock.owner is not None
-    release.set()
-    join([*thread, *other])
-    with lock:
-        assert lock.held()
-
-
-def test_ctrl_c_while_a_turn_is_taken():
-    """At the very moment: whoever comes next finds nobody there."""
-
-    class Queue(deque):
-        def popleft(self):
-            raise KeyboardInterrupt
-
-    lock = Turns()
-    lock.queue = Queue()
-    with pytest.raises(KeyboardInterrupt), lock:
-        pass
-    assert lock.owner is None and not lock.queue
-
-
-def test_waiting_for_a_while_is_no_error():
-    """Who joins a thread with a time limit goes on after it, and so does the thread."""
-    lock, got = Turns(), []
-    main = threading.main_thread().ident
-
-    def joins():
-        frame = sys._current_frames()[main]  # of join itself, or of what it calls
-        return "join" in (frame.f_code.co_name, frame.f_back.f_code.co_name)
-
-    def take():
-        wait_for(joins)
-        with lock:
-            got.append(0)
-
-    with lock:
-        threads = start(take)
-        threads[0].join(1)
-    join(threads)
-    assert got == [0]
-
-
-def test_forget():
-    lock = Turns()
-    lock.__enter__()
-    lock.forget()
-    assert lock.owner is None and not lock.held()
 
 
 def test_exclusive_keeps_training_out(ns, backend):

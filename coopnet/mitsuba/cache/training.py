@@ -10,6 +10,7 @@ from drjit.opt import Adam
 
 from ...checks.warn import warn
 from ...field import NeuralField
+from ...jit.turns import TURNS
 from ...random.key import Key
 from ...training import EMA, FitResult, relative_l2_luminance
 from ...training import arguments as training_arguments
@@ -17,7 +18,6 @@ from ...training.divergence import DivergenceMonitor
 from ...training.run import Run
 from ...training.scaler import LossScaler
 from ...training.step import Options, Step
-from ...training.turns import TURNS
 from .camera import Camera
 from .short_paths import Ending, trace
 from .surface import SurfaceRadiance

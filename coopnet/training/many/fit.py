@@ -15,6 +15,7 @@ from ...checks.warn import warn
 from ...field import NeuralField
 from ...io import describe
 from ...io.architecture import outline
+from ...jit.turns import in_turn
 from ...random.key import Key
 from .. import arguments, limits
 from ..memory import check_memory
@@ -22,7 +23,6 @@ from ..progress import Bar
 from ..result import FitResult
 from ..state import check_every
 from ..step import Options
-from ..turns import in_turn
 from .directory import Directory
 from .errors import errors_of
 from .group import hindrance

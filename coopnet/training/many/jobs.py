@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from drjit.opt import Optimizer
 
 from ...field import NeuralField
-from ..interrupts import interrupts_held, no_collection
+from ...jit.collection import no_collection
+from ..interrupts import interrupts_held
 from ..progress import Bar
 from ..result import FitResult
 from ..state import File

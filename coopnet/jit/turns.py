@@ -4,6 +4,7 @@ Dr.Jit 1.5 replays frozen functions with global variables of the process, so two
 abort. It also traverses their arguments while it holds its lock. If Python then switches to another thread that uses
 Dr.Jit, both wait forever. So a thread in :func:`coopnet.fit` holds :data:`TURNS` from the start to the end of its run,
 and lets other threads have it between two steps. ``docs/reliability.md`` says why ``threading.Lock`` does not suffice.
+Checked with Dr.Jit 1.5.0.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import ParamSpec, TypeVar
 
-from . import limits
+#: Seconds that a thread trains before it hands the lock to a waiting thread: many short steps, so that the change costs
+#: little.
+TURN_SECONDS = 0.02
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -59,7 +62,7 @@ class Turns:
         """Let another thread have the lock, if one waits and this thread has held it long enough. Does nothing while
         the lock is held twice.
         """
-        if self.queue and self.depth == 1 and time.monotonic() - self.since >= limits.TURN_SECONDS:
+        if self.queue and self.depth == 1 and time.monotonic() - self.since >= TURN_SECONDS:
             self._leave()
             self._take()
 
