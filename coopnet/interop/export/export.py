@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...checks.warn import warn
-from ...checks import check, check_choice, check_flag, check_type, ensure
+from ...checks import check, check_choice, check_flag, check_type, ensure, shown
 from ...field import PRECISIONS, NeuralField
 from ...io.files import atomic_write, file_name, writable
 from ...jit.scopes import recording
@@ -173,9 +173,9 @@ class Request:
         ensure(printer.precision in (None, precision), f"export: precision is {precision!r}, but {only}.")
         buffer = f"export: inline is True, but target {target!r} reads weights from a buffer."
         ensure(printer.inlines or not inline, buffer)
-        module = self.name == "numpy" or self.name in sys.stdlib_module_names
-        shadows = f"export: name is {self.name!r}, and a file {self.name}.py would hide Python's module of that name"
-        ensure(not module or target != "numpy", f"{shadows}; choose another name.")
+        if target == "numpy" and (self.name == "numpy" or self.name in sys.stdlib_module_names):
+            hides = "a Python file of that name would hide a module of Python's"
+            raise ValueError(f"export: name is {shown(self.name)}, and {hides}; choose another name.")
 
     @property
     def weights_precision(self) -> str:
