@@ -33,7 +33,7 @@ def median_seconds(run: Callable[[], Any], repeat: int = 9, warmup: int = 2) -> 
     Python's cyclic garbage collector is off while ``run`` warms up: what it frees while Dr.Jit records a frozen
     function may be memory of NumPy or PyTorch, which ends the process.
     """
-    from coopnet.training.interrupts import no_collection  # caches may be emptied after this file was imported
+    from coopnet.jit.collection import no_collection  # caches may be emptied after this file was imported
 
     with no_collection():
         for _ in range(warmup):

@@ -257,3 +257,20 @@ def test_what_functions_report_cannot_be_changed():
         value = cls(*[None] * len(dataclasses.fields(cls)))
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(value, dataclasses.fields(cls)[0].name, 1)
+
+
+PROGRAMS = sorted(path for folder in ("benchmarks", "examples", "scripts") for path in (ROOT / folder).rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.name)
+def test_programs_import_what_there_is(path):
+    """Also within functions, which most runs do not reach."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "coopnet":
+            if node.module.startswith("coopnet.mitsuba"):
+                continue  # needs Mitsuba, and a variant
+            assert importlib.util.find_spec(node.module), f"{path}: {node.module}"
+            module = pytest.importorskip(node.module, exc_type=ImportError)  # packages of extras
+            for name in node.names:
+                found = hasattr(module, name.name) or importlib.util.find_spec(f"{node.module}.{name.name}")
+                assert found, f"{path}: from {node.module} import {name.name}"
