@@ -139,7 +139,7 @@ def _fit_image(source: Path, output: Path, chosen: dict, settings: dict, run: di
             values = images.load(source)
         except ValueError as error:
             known = ", ".join(suffix[1:].upper() for suffix in MESHES)
-            hint = f"; meshes are those with the suffix of {known} (coopnet.mesh.load reads more)"
+            hint = f"; meshes are those with the suffix of {known} (in Python, coopnet.mesh.load reads others)"
             hint = hint if "not an image" in str(error) else ""
             raise ValueError(f"{str(error).rstrip('.')}{hint}.") from None
     height, columns, channels = values.shape

@@ -170,7 +170,7 @@ def fit_image(
     Raises:
         ValueError, TypeError: arguments out of range; a checkpoint that does not fit; a picture too large for the
             memory that is left.
-        OSError: files that cannot be read or written.
+        OSError: files that cannot be read or written; another run is writing to ``directory``.
         BackendError: no such backend here.
         ImportError: a missing package.
 

@@ -102,7 +102,7 @@ def fit_mesh(
 
     Raises:
         ValueError, TypeError: arguments out of range; a checkpoint that does not fit.
-        OSError: files that cannot be read or written.
+        OSError: files that cannot be read or written; another run is writing to ``directory``.
         BackendError: no such backend here.
         ImportError: a missing package.
 
