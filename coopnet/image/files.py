@@ -177,7 +177,10 @@ def _check_values(where: str, name: str, values: Any) -> None:
 
 #: Formats that hold pictures of any size in 8 bits: those of Pillow, which also names icons, and formats that need
 #: other programs.
-FORMATS = set("AVIF BMP DIB GIF JPEG JPEG2000 MPO PCX PDF PNG PPM QOI SGI TGA TIFF WEBP".split())
+FORMATS = {
+    "AVIF", "BMP", "DIB", "GIF", "JPEG", "JPEG2000", "MPO", "PCX", "PDF", "PNG", "PPM", "QOI", "SGI", "TGA", "TIFF",
+    "WEBP",
+}  # fmt: skip
 
 
 def writable_formats() -> set[str]:
