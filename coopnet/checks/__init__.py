@@ -4,8 +4,8 @@ Every message has one form: ``where: name is value; what is needed is needed.``
 
 ================  ================================================
 :mod:`.messages`  values in messages, at most a line long
-:mod:`.sizes`     limits of networks and arrays
 :mod:`.memory`    free memory
+:mod:`.sizes`     limits of networks and arrays
 :mod:`.warn`      warnings at the user's line
 ================  ================================================
 """

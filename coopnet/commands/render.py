@@ -110,7 +110,7 @@ def learned_region(noted: dict) -> tuple[float, float, float, float] | None:
     region = noted.get("region")
     if isinstance(region, list) and len(region) == 4 and all(is_number(v) for v in region):
         left, top, width, height = map(float, region)
-        if np.isfinite([left, top, width, height]).all() and min(width, height) > 0:
+        if min(width, height) > 0:
             return left, top, width, height
     learned: list[Any] = [noted.get(side) for side in ("width", "height")]
     return evaluate.box(*learned) if all(is_int(v, 1, 2**32 - 1) for v in learned) else None

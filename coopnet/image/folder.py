@@ -53,14 +53,22 @@ def _locked(where: str, folder: Path) -> Iterator[None]:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(handle)
-        problem = f"{where}: another run is writing to the folder {str(folder)!r}"
-        raise OSError(f"{problem}; wait for its end, or choose another folder.") from None
+        problem = f"{where}: directory is {str(folder)!r}, to which another run is writing"
+        raise OSError(f"{problem}; wait for its end, or choose another one.") from None
     except OSError:  # a file system without locks
         pass
     try:
         yield
     finally:
         os.close(handle)
+
+
+def has_ended(outcome: Any, checkpoint: Path) -> bool:
+    """Did the training of ``outcome`` reach its end? Its files get the ``checkpoint``, unless it diverged."""
+    stopped = outcome.training.stopped
+    if stopped != "diverged":
+        outcome.files["field"] = checkpoint
+    return stopped not in ("diverged", "interrupt")
 
 
 def fit_to(checkpoint: Path, field: NeuralField, batch: Callable, steps: int, lr: float, **options: Any) -> FitResult:

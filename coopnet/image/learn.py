@@ -37,7 +37,7 @@ from ..random.key import Key
 from ..training import FitResult, uniform
 from . import files, plots
 from .evaluate import arrays, check_maps, check_size, evaluate, pixels, render
-from .folder import batches, fit_to, own_folder
+from .folder import batches, fit_to, has_ended, own_folder
 
 ENCODINGS = ("sinusoidal", "triangular", "hashgrid", "identity")
 SELECTION_STREAM = 1  #: of coopnet.uniform; batches use stream 0
@@ -217,10 +217,7 @@ def fit_image(
                 resume=resume, metadata=metadata, progress=progress,
             )  # fmt: skip
         outcome = ImageFit(field, result)
-        if result.stopped == "diverged":
-            return outcome
-        outcome.files["field"] = checkpoint
-        if result.stopped == "interrupt":
+        if not has_ended(outcome, checkpoint):
             return outcome
         dr.flush_malloc_cache()  # memory that training used, which the pictures may need
         picture = render(field, columns, height)

@@ -15,7 +15,7 @@ from ..checks import check_above, check_choice, check_flag, check_int, check_typ
 from ..field import NeuralField
 from ..image import files, plots
 from ..image.evaluate import arrays, check_maps, in_pieces
-from ..image.folder import batches, fit_to, own_folder
+from ..image.folder import batches, fit_to, has_ended, own_folder
 from ..io import load as load_field
 from ..nn import MLP, HashGrid, Identity
 from ..training import FitResult
@@ -136,10 +136,7 @@ def fit_mesh(
         options = {"loss": "l1", "seed": seed, "resume": resume, "metadata": metadata, "progress": progress}
         result = fit_to(checkpoint, field, batches(table, 3, batch), steps, lr, **options)
         outcome = MeshFit(field, result)
-        if result.stopped == "diverged":
-            return outcome
-        outcome.files["field"] = checkpoint
-        if result.stopped == "interrupt":
+        if not has_ended(outcome, checkpoint):
             return outcome
         truth = samples.distances[held_out]
         predicted, uniform = evaluate(field, samples.points[held_out]), samples.uniform[held_out]
