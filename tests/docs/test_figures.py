@@ -276,10 +276,8 @@ def test_what_dropout_costs_on_another_gpu():
     took = {row["job"]: row["wall_ms"] for row in results("whole-jobs-dropout-h100-cuda")}
     narrow, wide = (f"{took[f'{width}/dropout'] / took[width]:.2f}" for width in ("32", "64"))
     fast = f"{took['64/dropout 7 8'] / took['64']:.2f}"
-    said = (
-        f"steps {narrow} times as long with 32 units and {wide} times with 64, and {fast} times with 64, `rounds=7` and"
-    )
-    assert said in sentences_of("performance/gradients")
+    said = f"dropout 0.1 made steps {narrow} times as long with 32 units and {wide} times with 64, and {fast} times"
+    assert f"{said} with 64, `rounds=7` and `bits=8`" in sentences_of("performance/gradients")
 
 
 def test_table_beside_tiny_cuda_nn():
