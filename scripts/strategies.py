@@ -47,8 +47,8 @@ def lines() -> Iterator[str]:
     for question, table in strategies.TABLES.items():
         yield from ("", f"## {question}", "", "| way | when | why |", "|---|---|---|")
         conditions_left = iter(written[names[id(table)]])
-        for way, when, why in table:
-            condition = f"s.forced == '{when.args[0]}'" if hasattr(when, "args") else next(conditions_left)
+        for way, _, why in table:
+            condition = next(conditions_left)
             error = why.replace("{s.forced}", "...").replace("|", "\\|")
             yield f"| {way} | `{condition}` | {why} |" if way else f"| error | `{condition}` | {error} |"
 

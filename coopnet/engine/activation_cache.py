@@ -15,7 +15,6 @@ from ..jit.registers import in_order
 from ..random.key import Key
 from .affine import Affine, with_bias
 from .memory import chunk_size, inputs, kept_bytes, kept_outputs, unneeded_outputs
-from .multipliers import between_kernels
 from .network_op import Plan
 from .ops import Bundle, Op, affine
 from .products import vectors_together
@@ -29,7 +28,7 @@ class ActivationCache:
     A kernel may end with the input of a layer (:meth:`ends`). The next one then reads the rows that it has written.
 
     Args:
-        plan, ops: the network. On CPUs, wide layers of :attr:`ops` are multiplied between kernels.
+        plan, ops: the network, with the multipliers of :func:`~.multipliers.for_backward`.
         samples, size: number of samples, and the bytes that the cache takes.
         together: how many vectors are in a row.
         unneeded: layers whose outputs are not kept.
@@ -47,7 +46,7 @@ class ActivationCache:
         #: May functions be applied to whole arrays of numbers?
         self.in_place = not s.cuda and plan.vectors == 1
         self.unneeded = {op.origin for op in unneeded}
-        self.ops = ops if s.cuda else between_kernels(ops)
+        self.ops = ops
         self._one: Rows | None = None
         self._overflow: Any = None  # NaN for samples with a number that was not finite (stored as 0), 0 for others
         self._kept: list[RowVector] = []
@@ -57,23 +56,37 @@ class ActivationCache:
     def make(
         cls, plan: Plan, ops: Sequence[Op], xs: Sequence[Any], key: Key | None, brief: bool = False
     ) -> ActivationCache | None:  # fmt: skip
-        """A cache for ``ops`` at ``xs``, or ``None`` if it would take too much memory or there is one sample only.
+        """A cache for ``ops`` at ``xs``, or ``None`` if it does not fit.
 
         ``brief`` caches live for one chunk; the bytes of other caches do not count for them.
         """
-        leaf = type(xs[0])
-        samples, itemsize = max(dr.width(v) for v in xs), dr.itemsize_v(spilled(leaf))
-        numbers, unneeded = sum(inputs(op, itemsize) for op in affine(ops)), []
-        if not plan.situation.cuda:
-            unneeded = unneeded_outputs(ops, leaf, key, plan.vectors)
-            numbers += sum(columns(op.weights.shape[0], itemsize) for op in kept_outputs(ops, unneeded))
-        needed = samples * plan.vectors * itemsize * numbers
-        whole = chunk_size(ops, samples, itemsize, plan.vectors) == samples
+        unneeded = [] if plan.situation.cuda else unneeded_outputs(ops, type(xs[0]), key, plan.vectors)
+        size = cls._size(plan, ops, xs, unneeded, brief)
+        samples = max(map(dr.width, xs))
+        if size is None:
+            return None
+        return cls(plan, ops, samples, size, unneeded, vectors_together(plan.situation, not brief))
+
+    @classmethod
+    def fits(cls, plan: Plan, xs: Sequence[Any], key: Key | None) -> bool:
+        """Does :meth:`make` make a cache for the network of ``plan``?"""
+        unneeded = [] if plan.situation.cuda else unneeded_outputs(plan.ops, type(xs[0]), key, plan.vectors)
+        return bool(plan.situation.network.layers) and cls._size(plan, plan.ops, xs, unneeded, False) is not None
+
+    @classmethod
+    def _size(
+        cls, plan: Plan, ops: Sequence[Op], xs: Sequence[Any], unneeded: Sequence[Affine], brief: bool
+    ) -> int | None:  # fmt: skip
+        """Bytes of a cache, or ``None`` if it would take too much memory or there is one sample only."""
+        samples, itemsize = max(map(dr.width, xs)), dr.itemsize_v(spilled(type(xs[0])))
         if samples == 1:  # the key may have many lanes: dropout then makes one vector into many
             return None
-        if not whole or (not brief and needed + cls.occupied() > kept_bytes(ops)):
-            return None
-        return cls(plan, ops, samples, needed, unneeded, vectors_together(plan.situation, not brief))
+        numbers = sum(inputs(op, itemsize) for op in affine(ops))
+        if not plan.situation.cuda:
+            numbers += sum(columns(op.weights.shape[0], itemsize) for op in kept_outputs(ops, unneeded))
+        size = samples * plan.vectors * itemsize * numbers
+        whole = chunk_size(ops, samples, itemsize, plan.vectors) == samples
+        return size if whole and (brief or size + cls.occupied() <= kept_bytes(ops)) else None
 
     @classmethod
     def occupied(cls) -> int:

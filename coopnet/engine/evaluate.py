@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,13 +15,13 @@ from ..jit.registers import in_order, in_separate_blocks
 from ..jit.scopes import frozen
 from ..random.key import Key, check_samples
 from . import external_products
+from .activation_cache import ActivationCache
 from .banks import BankOp
-from .elementwise import Mask, MaskedNonlinearity
 from .inner_loss import InnerLossOp, loss_of
 from .input_op import InputOp
 from .lane_sums import LaneSumOp
-from .loop_banks import ScopeBankOp
-from .multipliers import for_backward, unrolled, with_copies, with_transposed
+from .loop_banks import ScopeBankOp, ScopeOp
+from .multipliers import for_backward, with_multipliers
 from .network_op import NetworkOp, Plan, in_room
 from .ops import Bundle, Op, Tape, pullback
 from .ops import evaluate as forward
@@ -52,7 +51,7 @@ def _evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
         return _in_parts(ops, x, key, tangents_at_a_time(s), tangents == "some at a time, by several kernels")
     x = varying(_widened(x, s.samples), next(iter(s.network.buffers), None))
     way, _ = choose(GRADIENTS if s.weights else EVALUATION, s)
-    return WAYS[way](Plan(s), x, key)
+    return WAYS[way](Plan(s, way), x, key)
 
 
 def situation_of(ops: Sequence[Op], x: Bundle) -> Situation:
@@ -73,6 +72,11 @@ def _in_blocks(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
     return plan.split(in_separate_blocks(lambda parts: plan.evaluate(plan.ops, parts, key).flat(), flat(x)))
 
 
+def _in_kernel(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
+    """Evaluate a network in the surrounding kernel, with multipliers that have the name of the way."""
+    return in_room(with_multipliers(plan.ops, plan.way), x, key).y
+
+
 def _by_drjit(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
     """Evaluate a network such that Dr.Jit itself differentiates it, also with constant tangents and cotangents."""
     if plan.situation.cuda:
@@ -85,12 +89,12 @@ def _by_drjit(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
     return plan.split(computed(y, y))
 
 
-def _differentiable(way: str, plan: Plan, x: Bundle, key: Key | None) -> Bundle:
+def _differentiable(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
     """Evaluate a network as a custom operation of Dr.Jit."""
-    if key is not None and any(isinstance(op, (Mask, MaskedNonlinearity)) for op in plan.ops):
+    if key is not None and plan.situation.network.dropout:
         check_samples(key, max(map(dr.width, flat(x))))  # Dr.Jit would hide an error within a custom operation
-    loss, operation = loss_of(plan.ops), OPERATIONS[way]
-    if loss is not None and choose(LOSSES, StepLoss(way))[0] == "inside":
+    loss, operation = loss_of(plan.ops), OPERATIONS[plan.way]
+    if loss is not None and choose(LOSSES, StepLoss(plan.way))[0] == "inside":
         operation, plan.loss, loss.taken = InnerLossOp, loss, True
     return plan.split(dr.custom(operation, plan, plan.buffers, flat(x), key, *operation.more_inputs(plan)))
 
@@ -101,6 +105,7 @@ OPERATIONS: dict[str, type[NetworkOp]] = {
     "store": StoreOp,
     "banks": BankOp,
     "loop banks": ScopeBankOp,
+    "loop sums": ScopeOp,
     "kernel and way back": InputOp,
 }
 
@@ -109,11 +114,11 @@ WAYS: dict[str, Callable[[Plan, Bundle, Key | None], Bundle]] = {
     "lanes": evaluate_lanes,
     "between kernels": evaluate_between_kernels,
     "kernel": lambda plan, x, key: in_room(plan.ops, x, key).y,
-    "unrolled": lambda plan, x, key: in_room(unrolled(plan.ops), x, key).y,
-    "copies": lambda plan, x, key: in_room(with_copies(plan.ops), x, key).y,
+    "unrolled": _in_kernel,
+    "copies": _in_kernel,
     "separate blocks": _in_blocks,
     "builtin": _by_drjit,
-    **{way: functools.partial(_differentiable, way) for way in OPERATIONS},
+    **dict.fromkeys(OPERATIONS, _differentiable),
 }
 
 
@@ -162,28 +167,23 @@ def input_gradient(ops: Sequence[Op], x: Any, key: Key | None) -> tuple[Any, lis
     """
     # weights may have gradients enabled, but the results are not differentiated
     s = situation_of(ops, [x])._replace(weights=False, inputs=True)
+    s = s._replace(memory_left=ActivationCache.fits(Plan(s, "store"), flat([x]), key))
     with unmasked(x.type):
         way, _ = choose(SLOPES, s)
-        if way == "store":
-            result = slopes(Plan(s), x, key)
-            if result is not None:
-                return result
-            way, _ = choose(SLOPES, s._replace(room=False))
-        if way == "kernel":
-            return _slopes_in_kernel(ops, x, key, s)
-        return _slopes_again(ops, packed(x), key, s) if way == "activations again" else None
+        return None if way == "tangents" else SLOPES_BY[way](Plan(s, way), x, key)
 
 
-def _slopes_in_kernel(ops: Sequence[Op], x: Any, key: Key | None, s: Situation) -> tuple[Any, list]:
-    tape = in_room(for_backward(ops, s), [x], key)
-    dx = pullback(tape, _ones(x, s), key, True, lambda *_: None)
+def _slopes_in_kernel(plan: Plan, x: Any, key: Key | None) -> tuple[Any, list]:
+    tape = in_room(for_backward(plan.ops, plan.situation, plan.way), [x], key)
+    dx = pullback(tape, _ones(x, plan.situation), key, True, lambda *_: None)
     assert dx is not None
     return tape.y[0], list(dx[0])
 
 
-def _slopes_again(ops: Sequence[Op], x: Any, key: Key | None, s: Situation) -> tuple[Any, list]:
+def _slopes_again(plan: Plan, x: Any, key: Key | None) -> tuple[Any, list]:
     """Reverse mode in one kernel, in which each layer's input is evaluated again, from the network's input."""
-    ops = with_transposed(ops)
+    s, x = plan.situation, packed(x)
+    ops = for_backward(plan.ops, s, plan.way)
     records = forward(ops, [x], key).records
     y, dx = records[-1].y[0], _ones(x, s)
     behind_activations = [i for i in range(1, len(ops)) if ops[i].affine and not ops[i - 1].affine]
@@ -195,6 +195,14 @@ def _slopes_again(ops: Sequence[Op], x: Any, key: Key | None, s: Situation) -> t
             in_order(s.backend)  # or Dr.Jit would reuse the vectors from before, and keep them in registers
             records = forward(ops[:i], [x], key).records
     return y, list(dx[0])
+
+
+#: What computes an input's gradient, by the name of the way in :data:`~.strategies.SLOPES`.
+SLOPES_BY: dict[str, Callable[[Plan, Any, Key | None], tuple[Any, list]]] = {
+    "kernel": _slopes_in_kernel,
+    "activations again": _slopes_again,
+    "store": slopes,
+}
 
 
 def _ones(x: Any, s: Situation) -> Bundle:

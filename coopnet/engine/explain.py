@@ -15,7 +15,7 @@ from .memory import bytes_per_sample, chunk_size, outputs_per_sample
 from .ops import Op
 from .products import library
 from .situation import Network, here
-from .strategies import GRADIENTS, choose, spreads
+from .strategies import GRADIENTS, choose
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def explain(
     caller = frozen and fit and library(dr.backend_v(leaf))
     s = here(Network(ops), leaf, samples, frozen=frozen, caller=caller, runs=steps if caller else 0)
     way, reason = choose(GRADIENTS, s)
-    path = "banks" if way == "loop banks" else way
+    path = "banks" if way in ("loop banks", "loop sums") else way
     memory, chunks, banks = 0, 1, 1
     if path in ("spill", "store") and s.network.layers:
         chunk = chunk_size(ops, samples, itemsize)
@@ -70,7 +70,6 @@ def explain(
     elif path == "lane sums":
         memory = lane_bytes(ops, samples)
     elif path == "banks":
-        in_scope = banks_in_scope(samples) if spreads(s) else 1
-        banks = in_scope if way == "loop banks" else banks_for(samples)
+        banks = {"banks": banks_for(samples), "loop banks": banks_in_scope(samples), "loop sums": 1}[way]
         memory = banks * sum(dr.width(b) * dr.itemsize_v(type(b)) for b in s.network.buffers)
     return Explanation(samples, backend, frozen, path, reason, memory, chunks, banks)

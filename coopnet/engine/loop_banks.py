@@ -23,7 +23,7 @@ from .banks import BankOp, Banks, banks_in_scope, separate
 from .network_op import Plan
 from .ops import affine, rebase
 from .stall import warn_stall
-from .strategies import SCOPES, GradientScope, choose, spreads
+from .strategies import SCOPES, GradientScope, choose
 
 
 class LoopBanks:
@@ -92,8 +92,8 @@ def collecting(banks: LoopBanks) -> Iterator[None]:
         banks.finish()
 
 
-class ScopeBankOp(BankOp):
-    """:class:`BankOp` inside a symbolic loop or conditional: the banks are summed when it is left.
+class ScopeOp(BankOp):
+    """:class:`BankOp` inside a symbolic loop or conditional, with one bank, which is read when the scope is left.
 
     ``later`` are the :class:`Deferred` buffers of those ``buffers`` that need gradients. They receive the gradient.
     Tangents come from ``buffers``: in Dr.Jit's forward mode, a loop depends on these only.
@@ -108,19 +108,12 @@ class ScopeBankOp(BankOp):
         return [later]
 
     def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None, later: list) -> list:  # type: ignore[override]
-        self.spread = spreads(plan.situation)
-        if not self.spread:
-            return super().eval(plan, buffers, xs, key)
-        self.plan, self.buffers, self.xs, self.key = plan, buffers, xs, key
-        self.ops = rebase(plan.ops, plan.buffers, buffers)
-        # A call has registers of its own and costs little. Inlined in a long loop, above all one that traces rays, the
-        # network's vectors would be spilled by OptiX.
-        return self.called(dr.uint32_array_t(type(xs[0]))(0), [self.ops])
+        return super().eval(plan, buffers, xs, key)
 
     def pull_back(self, dys: list, samples: int) -> tuple[list, list | None]:
         deferred = {i: outside(b) for i, b in enumerate(self.plan.buffers) if dr.grad_enabled(b)}
-        waits, context = all(d.waits() for d in deferred.values()), innermost()
-        collected = not waits and self.spread and context is not None and context.takes(self.plan.buffers)
+        waits, context = all(d.waits() for d in deferred.values()), self.context()
+        collected = not waits and context is not None and context.takes(self.plan.buffers)
         where, _ = choose(SCOPES, GradientScope(waits, collected))
         if where == "one buffer":
             if self.plan.situation.cuda:
@@ -128,7 +121,7 @@ class ScopeBankOp(BankOp):
             tape = self.plan.evaluate(self.plan.ops, only(live(dys), self.xs), self.key)
             return self.plan.pullback(tape, dys, self.key, lambda op, *seen: op.multiplier.outer(op, *seen)), None
         if where == "end of scope":
-            count = banks_in_scope(samples, self.plan.vectors) if self.spread else 1
+            count = self.count(samples)
             shared: dict[int, Callable] = {i: d.once for i, d in deferred.items()}
         else:
             assert context is not None
@@ -141,3 +134,28 @@ class ScopeBankOp(BankOp):
             # All uses of the network in the scope share banks. Those of buffers without gradient are not read.
             sets.append(shared[i]((count, apart), make) if i in shared else make())
         return self._fill(sets, count, self.xs, dys, self._key_args(samples)), None
+
+    def context(self) -> LoopBanks | None:
+        """The context that sums gradients taken in the scope itself, if any."""
+        return None
+
+    def count(self, samples: int) -> int:
+        """Number of banks that are summed when the scope is left."""
+        return 1
+
+
+class ScopeBankOp(ScopeOp):
+    """:class:`ScopeOp` with several banks."""
+
+    def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None, later: list) -> list:  # type: ignore[override]
+        self.plan, self.buffers, self.xs, self.key = plan, buffers, xs, key
+        self.ops = rebase(plan.ops, plan.buffers, buffers)
+        # A call has registers of its own and costs little. Inlined in a long loop, above all one that traces rays, the
+        # network's vectors would be spilled by OptiX.
+        return self.called(dr.uint32_array_t(type(xs[0]))(0), [self.ops])
+
+    def context(self) -> LoopBanks | None:
+        return innermost()
+
+    def count(self, samples: int) -> int:
+        return banks_in_scope(samples, self.plan.vectors)

@@ -13,9 +13,10 @@ from ..random.key import Key
 from . import limits
 from .affine import Affine
 from .chunks import even_size
+from .multipliers import described
 from .ops import Op, affine, matrices
 from .row_vectors import columns
-from .strategies import between
+from .strategies import way_of
 
 
 def inputs(op: Affine, itemsize: int) -> int:
@@ -46,7 +47,8 @@ def chunk_size(ops: Sequence[Op], samples: int, itemsize: int, vectors: int = 1)
 
 def kept_outputs(ops: Sequence[Op], unneeded: Sequence[Affine]) -> list[Affine]:
     """The layers of ``ops`` multiplied between kernels in the forward pass, without the ``unneeded`` ones."""
-    return [op for op in affine(ops) if between(op.weights.shape)[0] and op not in unneeded]
+    between = [op for op in affine(ops) if way_of(described(op.weights, False, "between kernels")) == "between kernels"]
+    return [op for op in between if op not in unneeded]
 
 
 def unneeded_outputs(ops: Sequence[Op], leaf: Any, key: Key | None, vectors: int) -> list[Affine]:

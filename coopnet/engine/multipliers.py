@@ -21,12 +21,12 @@ from ..jit.kinds import packed
 from ..jit.layout import GAP
 from ..jit.native import core
 from ..jit.registers import in_separate_blocks
-from ..jit.uniform import available, uniform
+from ..jit.uniform import uniform
 from . import limits
 from .ops import Op, affine
 from .row_vectors import Rows, RowVector, columns
 from .situation import Situation
-from .strategies import BACKWARD, Matrix, between, choose, way_of
+from .strategies import AS_THEY_ARE, OFFERS, Backward, Matrix, choose, way_of
 
 
 class Multiplier:
@@ -62,6 +62,11 @@ class Multiplier:
             differentiate(op.product(dr.detach(x), biased) * dr.detach(dy))
 
 
+    def arrays(self) -> list:
+        """The copies that the multiplier reads, which must be evaluated before."""
+        return []
+
+
 IN_KERNEL = Multiplier()
 
 
@@ -79,6 +84,9 @@ class Unrolled(Multiplier):
 
     def __init__(self, back: Any = None):
         self.back = back
+
+    def arrays(self) -> list:
+        return [] if self.back is None else [self.back.buffer]
 
     def product(self, op: Any, x: Any, biased: bool) -> Any:
         if not described(op.weights, transposed=False).plain:
@@ -98,6 +106,9 @@ class Copies(Multiplier):
     def __init__(self, forth: tuple[list, bool] | None, back: tuple[list, bool] | None):
         self.forth, self.back = forth, back
 
+    def arrays(self) -> list:
+        return [part.buffer for parts, _ in filter(None, (self.forth, self.back)) for part in parts]
+
     def product(self, op: Any, x: Any, biased: bool) -> Any:
         if self.forth is None:
             return super().product(op, x, biased)
@@ -111,112 +122,75 @@ class Copies(Multiplier):
         return first(_by_parts(parts, packed(dy), None, turned), count)
 
 
-def unrolled(ops: Sequence[Op], back: bool = False) -> Sequence[Op]:
-    """The same ops with :class:`Unrolled` multipliers; with ``back``, also for the backward pass."""
-    if not available():
+def with_multipliers(ops: Sequence[Op], offer: str, back: bool = False, inputs: bool = True) -> Sequence[Op]:
+    """The same ops with the multipliers that :data:`~.strategies.MATRICES` chooses for an ``offer``; copies of matrices
+    are evaluated.
+
+    With ``back``, there are copies for the backward pass, too. Without ``inputs``, it needs no gradient of the input,
+    and ends at the first layer. In symbolic code, nothing can be copied. Arrays that the caller has scheduled are
+    evaluated together with the copies.
+    """
+    if offer == AS_THEY_ARE:
         return ops
+    layers = affine(ops)
+    made: list[Any] = []
 
     def multiplied(op: Any) -> Any:
-        copied = back and described(op.weights, transposed=True).plain
-        return op.multiplied(Unrolled(_entries(op.weights, True, 0, op.weights.shape[1], False) if copied else None))
+        turns = op.layout is not None and op.layout.transposed is not None
+        forth = described(op.weights, False, offer)
+        there = described(op.weights, True, offer, turns and op.layout.transposed.layout == op.weights.layout)
+        ways = way_of(forth), way_of(there) if back and (inputs or op is not layers[0]) else "whole"
+        multiplier = _multiplier(op, forth, there, *ways)
+        if multiplier is None:
+            return op
+        made.extend(multiplier.arrays())
+        return op.multiplied(multiplier)
 
     result = [op.map(multiplied) for op in ops]
-    dr.eval([op.multiplier.back.buffer for op in affine(result) if op.multiplier.back is not None])
+    if made:
+        dr.eval(made)
     return result
 
 
-def with_copies(ops: Sequence[Op], back: bool = False, inputs: bool = True) -> Sequence[Op]:
-    """The same ops with evaluated copies of matrices where they pay; with ``back``, also for the backward pass.
-
-    Without ``inputs``, the backward pass needs no gradient of the input and ends at the first layer. This cannot be
-    called in symbolic code. It evaluates arrays that the caller has scheduled, too.
-    """
-    first = next(iter(affine(ops)), None)
-
-    def copied(op: Any) -> Any:
-        transposed = back and (inputs or op is not first)
-        return op.multiplied(Copies(_copy(op.weights, False), _copy(op.weights, True) if transposed else None))
-
-    result = [op.map(copied) for op in ops]
-    copies = [copy for op in affine(result) for copy in (op.multiplier.forth, op.multiplier.back) if copy is not None]
-    if not copies:
-        return ops
-    dr.eval([part.buffer for parts, _ in copies for part in parts])
-    return result
+def for_backward(ops: Sequence[Op], s: Situation, way: str) -> Sequence[Op]:
+    """The same ops with the multipliers of :data:`~.strategies.OFFERS`, if gradients are computed in this ``way``."""
+    return with_multipliers(ops, choose(OFFERS, Backward(s, way))[0], True, s.inputs)
 
 
-def for_backward(ops: Sequence[Op], s: Situation) -> Sequence[Op]:
-    """The same ops with the multipliers of a kernel that goes forward and back (:data:`~.strategies.BACKWARD`)."""
-    way, _ = choose(BACKWARD, s)
+def _multiplier(op: Any, forth: Matrix, there: Matrix, way: str, back: str) -> Multiplier | None:
+    """The multiplier for the ways of a matrix and of its transpose; ``None``: that of the op."""
+    if "between kernels" in (way, back):
+        return BetweenKernels(op, way == "between kernels", back == "between kernels")
     if way == "unrolled":
-        return unrolled(ops, back=True)
-    return with_copies(ops, True, s.inputs) if way == "copies" else ops
+        return Unrolled(_entries(op.weights, True, 0, there.rows, turned=False) if back == "unrolled" else None)
+    copies = _copy(op, forth, way), _copy(op, there, back)
+    return Copies(*copies) if any(copies) else None
 
 
-def with_transposed(ops: Sequence[Op]) -> Sequence[Op]:
-    """The same ops with evaluated copies of their transposed matrices for the backward pass, where a copy can be made.
-
-    With OptiX, a product with a transposed matrix is slower. This cannot be called in symbolic code.
+def _copy(op: Any, matrix: Matrix, way: str) -> tuple[list, bool] | None:
+    """Blocks of rows of a copy of ``matrix``, and whether they are stored transposed; ``None``: this way copies nothing.
     """
-
-    copies: list[Any] = []
-
-    def copied(op: Any) -> Any:
-        copy = _transposed(op)
-        if copy is None:
-            return op
-        copies.append(copy.buffer)
-        return op.multiplied(Copies(None, ([copy], False)))
-
-    result = [op.map(copied) for op in ops]
-    dr.eval(copies)
-    return result
-
-
-def _transposed(op: Any) -> Any:
-    """A copy of the transposed matrix of ``op`` in the layout of the matrix; ``None`` if the layout is not known."""
-    view, layout = op.weights, op.layout
-    if dr.backend_v(view.buffer) == dr.JitBackend.LLVM:
-        return _entries(view, True, 0, view.shape[1], turned=False)
-    if layout is None or layout.transposed is None or layout.transposed.layout != view.layout:
-        return None
-    there = layout.origins != GAP
-    entries = dr.gather(type(view.buffer), dr.detach(view.buffer), view.offset + layout.origins, there)
-    return views.changed(layout.transposed, buffer=entries)
-
-
-def between_kernels(ops: Sequence[Op]) -> list[Op]:
-    """The same ops, with :class:`BetweenKernels` for layers that are large enough; its arrays are evaluated."""
-
-    def moved(op: Any) -> Any:
-        return op.multiplied(BetweenKernels(op)) if any(between(op.weights.shape)) else op
-
-    result = [op.map(moved) for op in ops]
-    dr.eval([[op.multiplier.entries, op.multiplier.bias] for op in affine(result) if op.multiplier.between_kernels])
-    return result
-
-
-def _copy(view: Any, transposed: bool) -> tuple[list, bool] | None:
-    """Blocks of rows of a copy of the matrix, or of its transpose, and whether they are stored transposed.
-
-    ``None`` if a copy is not faster.
-    """
-    matrix = described(view, transposed, copies=True)
-    way = way_of(matrix)
+    view = op.weights
     if way == "panels":
         bounds = _bounds(matrix.rows, limits.PANEL_ROWS)
-        return [_entries(view, transposed, start, stop, turned=True) for start, stop in bounds], True
+        return [_entries(view, matrix.transposed, start, stop, turned=True) for start, stop in bounds], True
     if way == "turned copy":
-        return _row_blocks(_entries(view, transposed, 0, matrix.rows, turned=False), matrix), False
+        return _row_blocks(_entries(view, matrix.transposed, 0, matrix.rows, turned=False), matrix), False
+    if way == "transposed copy":
+        origins = op.layout.origins
+        entries = dr.gather(type(view.buffer), dr.detach(view.buffer), view.offset + origins, origins != GAP)
+        return [views.changed(op.layout.transposed, buffer=entries)], False
     return None
 
 
-def described(view: Any, transposed: bool, copies: bool = False) -> Matrix:
+def described(view: Any, transposed: bool, offer: str = AS_THEY_ARE, turns: bool = False) -> Matrix:
     """The properties of a packed matrix on which :data:`~.strategies.MATRICES` depends."""
     rows, columns = reversed(view.shape) if transposed else view.shape
     cpu = dr.backend_v(view.buffer) == dr.JitBackend.LLVM
     plain = cpu and not view.transpose and view.stride == view.shape[1] and not dr.grad_enabled(view.buffer)
-    return Matrix(rows, columns, dr.itemsize_v(view.buffer), core.llvm_lanes(), transposed, plain, copies)
+    return Matrix(
+        rows, columns, dr.itemsize_v(view.buffer), core.llvm_lanes(), transposed, plain, offer, turns and not cpu
+    )  # fmt: skip
 
 
 def _by_parts(parts: Sequence[Any], x: Any, bias: Any, turned: bool) -> drnn.CoopVec:
@@ -278,21 +252,24 @@ class BetweenKernels(Multiplier):
 
     between_kernels = True
 
-    def __init__(self, op: Any):
+    def __init__(self, op: Any, forth: bool, back: bool):
         m, n = op.weights.shape
         buffer = op.weights.buffer
         single, uint32 = dr.float32_array_t(type(buffer)), dr.uint32_array_t(type(buffer))
         self.outputs, self.inputs = m, n
-        self.forth, self.back = between((m, n))
+        self.forth, self.back = forth, back
         self.rows, self.columns, self.bias = columns(m, 4), columns(n, 4), None
         i = dr.arange(uint32, self.rows * self.columns)
         row, column = i // self.columns, i % self.columns
         inside = (row < m) & (column < n)
-        #: The matrix, padded with zeros to whole packets. It must be evaluated before use.
+        #: The matrix, padded with zeros to whole packets.
         self.entries = single(dr.gather(type(buffer), buffer, views.places(op.weights, row, column), inside))
         if op.bias is not None:
             row = dr.arange(uint32, self.rows)
             self.bias = single(dr.gather(type(buffer), op.bias.buffer, views.places(op.bias, row), row < m))
+
+    def arrays(self) -> list:
+        return [self.entries] if self.bias is None else [self.entries, self.bias]
 
     def takes(self, vector: Any) -> bool:
         """Can an input vector be multiplied in place?"""

@@ -24,8 +24,10 @@ class Plan:
     Inputs, outputs and their gradients are lists of arrays: the components of a bundle's vectors, one after the other.
     """
 
-    def __init__(self, situation: Situation):
+    def __init__(self, situation: Situation, way: str):
         self.situation, self.ops, self.buffers = situation, situation.network.ops, situation.network.buffers
+        #: How it is evaluated, by the name in :mod:`.strategies`.
+        self.way = way
         self.vectors, self.wants_x = situation.vectors, situation.inputs
         #: The :class:`~.inner_loss.InnerLoss` that the backward pass computes, if any.
         self.loss: Any = None
@@ -86,7 +88,7 @@ class NetworkOp(dr.CustomOp):
         Copies for the backward pass are made here, too. Made later, they would launch a kernel for what the caller has
         scheduled meanwhile.
         """
-        return for_backward(ops, self.plan.situation), None
+        return for_backward(ops, self.plan.situation, self.plan.way), None
 
     def forward(self) -> None:
         moving = rebase(self.ops, self.buffers, self.grad_in("buffers"))

@@ -11,6 +11,7 @@ import drjit as dr
 
 from ..jit.native import core
 from ..jit.scopes import inside_call, symbolic
+from ..jit.uniform import available
 from .modes import forced_path, is_deterministic, only_traced
 from .ops import Op, affine, buffers, simple
 
@@ -101,12 +102,14 @@ class Situation(NamedTuple):
     #: will it call the function (0 if unknown)?
     caller: bool = False
     runs: int = 0
-    #: Is there memory to keep activations for the backward pass?
-    room: bool = True
+    #: Is there memory to keep activations for the backward pass? Only the gradient with respect to the input asks.
+    memory_left: bool = True
     #: Lanes that a CPU stores at a time.
     stored_lanes: int = 8
     #: Is the output traced only, and never computed?
     only_traced: bool = False
+    #: Can code be unrolled (see :mod:`~..jit.uniform`)?
+    scalar_loads: bool = True
 
     @property
     def cuda(self) -> bool:
@@ -124,5 +127,5 @@ def here(network: Network, leaf: type, samples: int, **known: Any) -> Situation:
     return Situation(
         network, dr.backend_v(leaf), samples, lanes=core.llvm_lanes(), stored_lanes=core.stored_lanes(),
         symbolic=in_scope, in_call=in_scope and inside_call(leaf), deterministic=is_deterministic(),
-        forced=forced_path(), only_traced=only_traced.get(), **known,
+        forced=forced_path(), only_traced=only_traced.get(), scalar_loads=available(), **known,
     )  # fmt: skip

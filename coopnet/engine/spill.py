@@ -29,7 +29,7 @@ from .chunks import chunks
 from .memory import chunk_size
 from .network_op import NetworkOp, Plan, in_use
 from .ops import Op, Tape, matrices
-from .products import Product, Sums, vectors_together
+from .products import Product, Sums, vectors_together, who_multiplies
 from .row_vectors import Rows, spilled
 from .strategies import caller_multiplies
 
@@ -48,8 +48,9 @@ class SpillOp(NetworkOp):
             dxs = self._in_chunks(dys, samples, chunk, sums)
         else:
             products, dxs = self._whole(dys, samples, cache)
-            caller = external_products.innermost() if caller_multiplies(self.plan.situation) else None
-            if products and caller is not None and caller.open:
+            s, caller = self.plan.situation, external_products.innermost()
+            open_to = caller is not None and caller.open and caller_multiplies(s)
+            if products and caller is not None and who_multiplies(s.backend, open_to) == "caller":
                 caller.leave(products)
                 return dxs, None
             sums.compute(products)

@@ -23,12 +23,12 @@ from . import limits
 from .activation_cache import ActivationCache
 from .affine import Affine
 from .chunks import chunks, even_size
-from .multipliers import between_kernels, with_transposed
+from .multipliers import for_backward, with_multipliers
 from .network_op import Plan
 from .ops import Bundle, Op, Store, affine
 from .row_vectors import Rows, RowVector, columns
 from .spill import SpillOp, back_from
-from .strategies import needs_transposed
+from .strategies import refills
 
 
 class StoreOp(SpillOp):
@@ -38,10 +38,9 @@ class StoreOp(SpillOp):
     """
 
     def prepared(self, ops: Sequence[Op]) -> tuple[Sequence[Op], Store | None]:
-        if needs_transposed(self.plan.situation):
-            ops = with_transposed(ops)
+        ops, _ = super().prepared(ops)
         self.cache = ActivationCache.make(self.plan, ops, self.xs, self.key)
-        return (ops, None) if self.cache is None else (self.cache.ops, self.cache.write)
+        return ops, None if self.cache is None else self.cache.write
 
     def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None) -> list:  # type: ignore[override]
         y = super().eval(plan, buffers, xs, key)
@@ -52,11 +51,8 @@ class StoreOp(SpillOp):
         return self.cache.filled(y)
 
     def stored(self, xs: list, key: Key | None) -> ActivationCache | None:
-        """A filled cache for another backward pass or a chunk of the samples.
-
-        ``None`` on GPUs with short vectors, for which one kernel for both passes is faster than filling a cache.
-        """
-        if self.plan.situation.cuda and not needs_transposed(self.plan.situation):
+        """A filled cache for another backward pass or a chunk of the samples, where that pays."""
+        if not refills(self.plan.situation):
             return None
         cache = ActivationCache.make(self.plan, self.ops, xs, key, brief=True)
         if cache is not None:
@@ -64,12 +60,11 @@ class StoreOp(SpillOp):
         return cache
 
 
-def slopes(plan: Plan, x: Any, key: Key | None) -> tuple[Any, list] | None:
-    """The single output of a network and its gradient with respect to the input; ``None`` if memory is short."""
+def slopes(plan: Plan, x: Any, key: Key | None) -> tuple[Any, list]:
+    """The single output of a network and its gradient with respect to the input."""
     xs = flat([x])
-    cache = ActivationCache.make(plan, plan.ops, xs, key)
-    if cache is None:
-        return None
+    cache = ActivationCache.make(plan, for_backward(plan.ops, plan.situation, plan.way), xs, key)
+    assert cache is not None
     y = cache.filled(plan.evaluate(cache.ops, xs, key, cache.write).flat())
     _, dx = back_from(cache, plan, xs, [dr.full(type(y[0]), 1, cache.samples)], key)
     return drnn.CoopVec(y), dx
@@ -80,7 +75,7 @@ def evaluate_between_kernels(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
 
     Sizes of products are constants of a recording: a frozen function is recorded again for another number of samples.
     """
-    ops = between_kernels(plan.ops)
+    ops = with_multipliers(plan.ops, plan.way)
     xs, samples = flat(x), plan.situation.samples
     shapes = [op.weights.shape for op in affine(ops) if op.multiplier.between_kernels]
     each = len(x) * sum(4 * (columns(n, 4) + columns(m, 4)) for m, n in shapes)

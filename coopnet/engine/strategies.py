@@ -16,7 +16,6 @@ import drjit as dr
 
 from ..jit.registers import ALL
 from . import limits
-from .modes import PATHS
 from .situation import Situation
 
 
@@ -72,23 +71,9 @@ def wide(s: Situation) -> bool:
     return s.network.side >= sides[0 if s.network.piecewise_linear else 1]
 
 
-def between(shape: tuple[int, int]) -> tuple[bool, bool]:
-    """Is a matrix of this ``shape`` multiplied between kernels, forward and back? With few components, a kernel is as
-    fast.
-    """
-    return shape[0] >= limits.WIDE_LAYER, shape[1] >= limits.WIDE_LAYER
-
-
 def short_vectors(s: Situation) -> bool:
     """Are vectors so short that a GPU's products over samples are bound by memory?"""
     return s.cuda and s.network.width <= limits.PAIRED_VECTOR
-
-
-def spreads(s: Situation) -> bool:
-    """Are there several banks in a symbolic scope? On CPUs one is enough: selecting one would cost more than the
-    network.
-    """
-    return s.cuda or s.forced == "banks"
 
 
 def caller_multiplies(s: Situation) -> bool:
@@ -101,14 +86,16 @@ def worth_launching(s: Situation) -> bool:
     return s.samples >= limits.LAUNCHES_SAMPLES and not (s.symbolic or s.only_traced)
 
 
-def needs_transposed(s: Situation) -> bool:
-    """Does a GPU's backward pass read transposed copies of the network's matrices, in kernels of its own?"""
-    return s.cuda and long_vectors(s)
-
-
 def reads_transposed(shape: tuple[int, int]) -> bool:
-    """May a GPU read a copy of the transposed matrix of this ``shape``? See :func:`~.multipliers.with_transposed`."""
+    """May a GPU read a copy of the transposed matrix of this ``shape``? See the offer "transposed copies"."""
     return min(shape) > 1 and max(shape) > limits.LONG_VECTOR
+
+
+def refills(s: Situation) -> bool:
+    """Are activations that are not stored, or no longer, stored before a backward pass? For short vectors, a GPU's
+    kernel for both passes is faster.
+    """
+    return not s.cuda or long_vectors(s)
 
 
 def kernels_end(s: Situation) -> list:
@@ -154,7 +141,8 @@ def worth_unrolling(s: Situation) -> bool:
     affordable = 0 < there_and_back <= bounds[0 if s.network.piecewise_linear else 1] and s.network.single
     many = s.samples >= limits.UNROLLED_SAMPLES and (s.runs == 0 or s.runs * s.samples >= limits.UNROLLED_RUNS)
     # in symbolic code, transposed matrices cannot be copied for the way back
-    return affordable and many and s.frozen and not (s.cuda or s.in_call or (s.symbolic and back))
+    possible = s.frozen and s.scalar_loads and not (s.cuda or s.in_call or (s.symbolic and back))
+    return affordable and many and possible
 
 
 def sums_in_lanes(s: Situation) -> bool:
@@ -163,10 +151,6 @@ def sums_in_lanes(s: Situation) -> bool:
     fits = 4 * s.lanes * kept <= limits.LANE_BYTES
     pays = s.lanes >= limits.LANE_WIDTH and s.samples >= limits.LANE_SUM_SAMPLES and not caller_multiplies(s)
     return fits and pays and s.vectors == 1 and not s.network.branches
-
-
-def _forced(way: str, s: Situation) -> bool:
-    return s.forced == way
 
 
 GRADIENTS = (
@@ -178,7 +162,14 @@ GRADIENTS = (
     ),
     Row("builtin", lambda s: s.in_call, "virtual calls have no lane number, by which banks are chosen"),
     Row("builtin", lambda s: s.symbolic and s.forced == "builtin", _ASKED),
-    Row("loop banks", lambda s: s.symbolic, "nothing can be evaluated inside a symbolic loop or conditional"),
+    Row(
+        "loop banks", lambda s: s.symbolic and (s.cuda or s.forced == "banks"),
+        "nothing can be evaluated inside a symbolic loop or conditional; banks are summed behind it",
+    ),
+    Row(
+        "loop sums", lambda s: s.symbolic,
+        "the same, and on a CPU, selecting one of several banks would take longer than the network",
+    ),
     Row(
         None, lambda s: s.cuda and not s.network.layouts_known and s.forced in ("spill", "store"),
         "gradient_path: the path '{s.forced}' " + _LAYOUT,
@@ -187,7 +178,10 @@ GRADIENTS = (
         None, lambda s: s.cuda and not s.network.layouts_known and s.forced == "auto" and s.deterministic,
         "deterministic: the path 'store' " + _LAYOUT,
     ),
-    *(Row(way, functools.partial(_forced, way), _ASKED) for way in PATHS[1:]),
+    Row("spill", lambda s: s.forced == "spill", _ASKED),
+    Row("store", lambda s: s.forced == "store", _ASKED),
+    Row("banks", lambda s: s.forced == "banks", _ASKED),
+    Row("builtin", lambda s: s.forced == "builtin", _ASKED),
     Row(
         "lane sums", lambda s: worth_unrolling(s) and sums_in_lanes(s),
         "sums in a thread's memory are faster than writing rows and multiplying them",
@@ -267,12 +261,32 @@ EVALUATION = (
     Row("kernel", _always, "all layers are part of the surrounding kernel"),
 )  # fmt: skip
 
-# ---- How does a kernel multiply that goes forward and back? -------------------------------------------------------
+# ---- What do layers multiply with, forward and back? ---------------------------------------------------------------
 
-BACKWARD = (
-    Row("unrolled", worth_unrolling, _UNROLLED),
-    Row("copies", worth_copies, _COPIES),
-    Row("kernel", _always, "matrices are read as they are: copies pay for many samples, and on GPUs only in `store`"),
+
+AS_THEY_ARE = "matrices as they are"
+
+
+class Backward(NamedTuple):
+    """A network that is evaluated forward and back in the ``situation``, in this ``way`` of a table."""
+
+    situation: Situation
+    way: str
+
+
+OFFERS = (
+    Row(
+        "transposed copies",
+        lambda b: b.situation.cuda and b.way in ("store", "activations again") and long_vectors(b.situation),
+        "OptiX multiplies more slowly by a transposed matrix, and there are kernels before which copies are made",
+    ),
+    Row(
+        "between kernels", lambda b: b.way == "store" and not b.situation.cuda,
+        "vectors are rows in memory, and products of matrices keep outputs in registers",
+    ),
+    Row("unrolled", lambda b: worth_unrolling(b.situation), _UNROLLED),
+    Row("copies", lambda b: worth_copies(b.situation), _COPIES),
+    Row(AS_THEY_ARE, _always, "copying them pays for many samples, and on GPUs only in kernels of its own"),
 )
 
 # ---- How is the gradient with respect to the input computed, if it is not differentiated again? -------------------
@@ -291,7 +305,10 @@ def evaluates_again(s: Situation) -> bool:
 SLOPES = (
     Row("tangents", lambda s: s.stacked, "several fields are in one kernel; their gradients will be differentiated"),
     Row("kernel", worth_unrolling, _UNROLLED),
-    Row("store", lambda s: wide(s) and s.room, "wide layers are multiplied faster between kernels, forward and back"),
+    Row(
+        "store", lambda s: wide(s) and s.memory_left,
+        "wide layers are multiplied faster between kernels, forward and back",
+    ),
     Row("kernel", lambda s: not s.cuda, "going back costs as much as one evaluation"),
     Row(
         "activations again", evaluates_again,
@@ -306,7 +323,7 @@ SLOPES = (
         "tangents", lambda s: not worth_launching(s),
         "several kernels are impossible here, or not worth launching",
     ),
-    Row("store", lambda s: s.room, "two vectors of such a wide layer exceed the registers of one kernel"),
+    Row("store", lambda s: s.memory_left, "two vectors of such a wide layer exceed the registers of one kernel"),
     Row("tangents", _always, "there is too little memory for activations"),
 )  # fmt: skip
 
@@ -335,7 +352,7 @@ TANGENTS = (
     ),
 )  # fmt: skip
 
-# ---- How does a CPU multiply a matrix and a vector in a kernel? ---------------------------------------------------
+# ---- How is a matrix multiplied by a vector? -----------------------------------------------------------------------
 
 
 class Matrix(NamedTuple):
@@ -348,8 +365,10 @@ class Matrix(NamedTuple):
     transposed: bool
     #: Are its rows consecutive in a CPU's memory, and does Dr.Jit not differentiate with respect to it?
     plain: bool
-    #: May it be copied?
-    copies: bool = False
+    #: The network's way of :data:`OFFERS` or :data:`EVALUATION`.
+    offer: str = AS_THEY_ARE
+    #: Is the layout known that its transpose has on a GPU?
+    turns: bool = False
 
     @property
     def block(self) -> float:
@@ -368,14 +387,27 @@ class Matrix(NamedTuple):
 
 def panels(m: Matrix) -> bool:
     pays = m.rows >= limits.PANELS_ROWS and large(m.rows, m.columns, m.itemsize)
-    return m.copies and m.lanes < limits.WIDE_LANES and pays
+    return m.offer == "copies" and m.lanes < limits.WIDE_LANES and pays
+
+
+def turned_copy(m: Matrix) -> bool:
+    return m.offer == "copies" and m.transposed and m.lanes >= limits.WIDE_LANES and m.rows > m.block
 
 
 MATRICES = (
+    Row(
+        "between kernels", lambda m: m.offer == "between kernels" and m.rows >= limits.WIDE_LAYER,
+        "with fewer outputs, the kernel around it is as fast",
+    ),
+    Row(
+        "transposed copy", lambda m: m.offer == "transposed copies" and m.transposed and m.turns,
+        "OptiX multiplies more slowly by a transposed matrix",
+    ),
     Row("whole", lambda m: not m.plain, "the layout is the hardware's own, or Dr.Jit differentiates the product"),
+    Row("unrolled", lambda m: m.offer == "unrolled", _UNROLLED),
     Row("panels", panels, "it exceeds the first-level cache: a copy in panels, in the order in which it is read"),
     Row(
-        "turned copy", lambda m: m.copies and m.transposed and m.lanes >= limits.WIDE_LANES and m.rows > m.block,
+        "turned copy", turned_copy,
         "entries of a row share few sets of the first-level cache, so a transposed copy in blocks is read",
     ),
     Row(
@@ -476,10 +508,10 @@ SCOPES = (
 TABLES = {
     "How are weight gradients computed?": GRADIENTS,
     "How is a network evaluated if its weights need no gradient?": EVALUATION,
-    "How does a kernel multiply that goes forward and back?": BACKWARD,
+    "What do layers multiply with, forward and back?": OFFERS,
     "How is the gradient with respect to the input computed, if it is not differentiated again?": SLOPES,
     "How are several tangents computed?": TANGENTS,
-    "How does a CPU multiply a matrix and a vector in a kernel?": MATRICES,
+    "How is a matrix multiplied by a vector?": MATRICES,
     "Which library multiplies matrices over samples?": MULTIPLIERS,
     "Where is a loss with independent samples computed?": LOSSES,
     "Where is the batch of such a loss computed, if banks are filled?": BATCHES,

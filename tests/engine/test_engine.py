@@ -20,7 +20,7 @@ import coopnet as cn
 from coopnet import reference
 from coopnet.checks import shown_bytes
 from coopnet.engine import FUNCTIONS, Affine, Branching, banks, elementwise, limits, ops
-from coopnet.engine.evaluate import OPERATIONS, WAYS
+from coopnet.engine.evaluate import OPERATIONS, SLOPES_BY, WAYS
 from coopnet.engine.memory import bytes_per_sample, chunk_size
 from coopnet.engine.situation import Situation
 from coopnet.engine.strategies import (
@@ -30,9 +30,12 @@ from coopnet.engine.strategies import (
     LOSSES,
     MATRICES,
     MULTIPLIERS,
+    OFFERS,
     SCOPES,
+    SLOPES,
     TABLES,
     TANGENTS,
+    Backward,
     GradientScope,
     Matrix,
     Products,
@@ -520,7 +523,7 @@ FROZEN = {"frozen": True, "caller": True}  # in fit, where a library is at hand
         (LLVM, 1 << 13, 32, {"frozen": True}, "spill"),
         (LLVM, 1 << 13, 32, {"lanes": 16}, "spill"),
         (LLVM, 1 << 20, 32, FROZEN | {"lanes": 16}, "spill"),
-        (LLVM, 1 << 20, 64, {"symbolic": True}, "loop banks"),
+        (LLVM, 1 << 20, 64, {"symbolic": True}, "loop sums"),
         (LLVM, 1 << 20, 32, {"layouts_known": False, "forced": "spill"}, "spill"),
         (CUDA, 1024, 32, {}, "banks"),
         (CUDA, 1025, 32, {}, "spill"),
@@ -554,7 +557,8 @@ FROZEN = {"frozen": True, "caller": True}  # in fit, where a library is at hand
         (CUDA, 100, 32, {"forced": "builtin"}, "builtin"),
         (CUDA, 100, 32, {"forced": "spill"}, "spill"),
         (CUDA, 1 << 20, 32, {"forced": "banks", "deterministic": True}, "banks"),
-        (LLVM, 1 << 20, 32, {"symbolic": True}, "loop banks"),
+        (LLVM, 1 << 20, 32, {"symbolic": True, "forced": "banks"}, "loop banks"),
+        (CUDA, 1 << 20, 32, {"symbolic": True}, "loop banks"),
         (CUDA, 100, 32, {"symbolic": True, "forced": "spill"}, "loop banks"),
         (LLVM, 1 << 20, 32, {"symbolic": True, "forced": "builtin"}, "builtin"),
         (LLVM, 1, 32, {"symbolic": True, "in_call": True}, "builtin"),
@@ -573,6 +577,7 @@ def test_every_way_has_a_function():
     """And every function is the way of a row."""
     rows = {row.way for table in (GRADIENTS, EVALUATION) for row in table}
     assert rows - {None} == WAYS.keys()
+    assert {row.way for row in SLOPES} - {"tangents"} == SLOPES_BY.keys()
 
 
 @pytest.mark.parametrize("lanes", [1, 4, 8, 16, 32])
@@ -593,10 +598,10 @@ def everything(question, lanes):
     table, flags = TABLES[question], (False, True)
     if table is MATRICES:
         for rows, columns, itemsize, *options in itertools.product(
-            (1, 16, 64, 200), (1, 64, 300), (2, 4), *[flags] * 3
+            (1, 16, 64, 200), (1, 64, 300), (2, 4), *[flags] * 3, [row.way for row in OFFERS]
         ):
-            transposed, plain, copies = options
-            yield Matrix(rows, columns, itemsize, lanes, transposed, plain, copies)
+            transposed, plain, turns, offer = options
+            yield Matrix(rows, columns, itemsize, lanes, transposed, plain, offer, turns)
     elif table is MULTIPLIERS:
         for backend, frozen, by_caller, found in itertools.product((CUDA, LLVM), *[flags] * 3):
             yield Products(backend, frozen, by_caller, found)
@@ -624,10 +629,11 @@ def everything(question, lanes):
         ):
             weights, inputs, symbolic, in_call, frozen, deterministic, caller, room = options
             for forced in ("auto", "spill", "builtin"):
-                yield Situation(
+                s = Situation(
                     net, backend, samples, 1, lanes, weights, inputs, symbolic or in_call, in_call, frozen, False,
                     deterministic, forced, caller, 100 * caller, room,
                 )  # fmt: skip
+                yield from [Backward(s, way) for way in (*OPERATIONS, *SLOPES_BY)] if table is OFFERS else [s]
 
 
 @pytest.mark.parametrize("lanes, width, options, expected", [

@@ -41,7 +41,7 @@ def ask_for(monkeypatch):
     """``ask_for(way)`` has gradients come about in that way, where there is memory."""
 
     def ask(way):
-        first = strategies.Row(way, lambda s: s.room and not s.stacked, "the test asks for it")
+        first = strategies.Row(way, lambda s: s.memory_left and not s.stacked, "the test asks for it")
         monkeypatch.setattr(module("evaluate"), "SLOPES", (first, *strategies.SLOPES))
 
     return ask

@@ -57,7 +57,7 @@ def test_unrolled(backend, ns, rows, columns, biased):
         pytest.skip("for CPUs")
     a, b, x = matrix(ns, rows, columns)
     y = matrix(ns, columns, rows)[2]
-    [op] = multipliers.unrolled([Affine(Weights(a, b))], back=True)
+    [op] = multipliers.with_multipliers([Affine(Weights(a, b))], "unrolled", back=True)
     expected = drnn.matvec(a, x, b) if biased else drnn.matvec(a, x)
     assert np.array_equal(numbers(op.product(x, biased)), numbers(expected))
     turned = numbers(op.multiplier.transposed(op, y, columns))
@@ -77,7 +77,7 @@ def test_copies(backend, ns, lanes, rows, columns, biased, half):
     a, b, x = matrix(ns, rows, columns, half=half)
     y = matrix(ns, columns, rows, half=half)[2]
     op = Affine(Weights(a, b))
-    [copied] = multipliers.with_copies([op], back=True)
+    [copied] = multipliers.with_multipliers([op], "copies", back=True)
     forth, back = (copied.multiplier.forth, copied.multiplier.back) if copied is not op else (None, None)
     size = 2 if half else 4
     large = rows * columns * size > 48 << 10

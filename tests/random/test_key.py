@@ -375,10 +375,13 @@ def test_frozen_functions_tell_keys_of_small_ints_apart(ns, backend):
     assert (again.seed, again.step, repr(again)) == (2, 1, "Key(seed=2, index=None, step=1)")
 
 
-@pytest.mark.parametrize("path", ["auto", "spill", "banks", "builtin"])
-def test_sizes_are_checked_before_a_kernel_is_traced(ns, backend, path):
-    """Within a custom operation, Dr.Jit would raise an error of its own."""
-    field = cn.NeuralField(None, cn.MLP(2, 1, width=8, depth=1, dropout=0.1)).build(backend)
+@pytest.mark.parametrize("path, branch", [("auto", False), ("spill", True), ("banks", False), ("builtin", False)])
+def test_sizes_are_checked_before_a_kernel_is_traced(ns, backend, path, branch):
+    """Within a custom operation, Dr.Jit would raise an error of its own; also of dropout in a branch."""
+    body = cn.Sequential(cn.Linear(8, 8), cn.Dropout(0.1))
+    residual = cn.Sequential(cn.Linear(2, 8), cn.Residual(body), cn.Linear(8, 1))
+    network = residual if branch else cn.MLP(2, 1, width=8, depth=1, dropout=0.1)
+    field = cn.NeuralField(None, network).build(backend)
     dr.enable_grad(field["network.weights"])
     x = dr.linspace(ns.Float, 0, 1, N)
     with cn.gradient_path(path), pytest.raises(ValueError, match=f"index has 7 entries, but the input has {N} samples"):
