@@ -45,12 +45,12 @@ def lines() -> Iterator[str]:
     written = conditions()
     names = {id(value): name for name, value in vars(strategies).items() if isinstance(value, tuple)}
     for question, table in strategies.TABLES.items():
-        yield from ("", f"## {question}", "", "| way | when | why |", "|---|---|---|")
+        yield from ("", f"## {question}", "", "| strategy | when | why |", "|---|---|---|")
         conditions_left = iter(written[names[id(table)]])
-        for way, _, why in table:
+        for strategy, _, why in table:
             condition = next(conditions_left)
             error = why.replace("{s.forced}", "...").replace("|", "\\|")
-            yield f"| {way} | `{condition}` | {why} |" if way else f"| error | `{condition}` | {error} |"
+            yield f"| {strategy} | `{condition}` | {why} |" if strategy else f"| error | `{condition}` | {error} |"
 
 
 def page() -> str:

@@ -109,10 +109,10 @@ def set_limits(monkeypatch):
             values.setdefault("KEPT_SHARE", 0)
         for name, value in values.items():
             monkeypatch.setattr(limits if hasattr(limits, name) else of_training, name, value)
-        strategies.way_of.cache_clear()
+        strategies.strategy_of.cache_clear()
 
     yield change
-    strategies.way_of.cache_clear()
+    strategies.strategy_of.cache_clear()
 
 
 @pytest.fixture
@@ -142,10 +142,10 @@ def chosen(monkeypatch):
     choose = module.choose
 
     def noted(table, s):
-        way, why = choose(table, s)
+        strategy, why = choose(table, s)
         if isinstance(s, Situation):
-            seen.append((s, way))
-        return way, why
+            seen.append((s, strategy))
+        return strategy, why
 
     monkeypatch.setattr(module, "choose", noted)
     return seen

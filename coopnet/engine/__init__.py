@@ -15,7 +15,7 @@ how it is run
 :mod:`.explain`               which strategy would be chosen, and why
 :mod:`.modes`                 ``deterministic()``, ``gradient_path()``, contexts of a thread
 :mod:`.stall`                 the warning about sums in half precision
-ways to compute gradients
+strategies to compute gradients
 :mod:`.network_op`            their base class
 :mod:`.input_op`              with respect to the input alone, on a CPU
 :mod:`.banks`                 in the kernel, added up in several buffers

@@ -29,7 +29,7 @@ from ..jit.batch_size import batch_sample, pin_batch_size
 from ..jit.lanes import WARP, Warps, live, only
 from ..jit.layout import GAP, Accumulator
 from ..jit.masks import unmasked
-from ..jit.registers import with_room
+from ..jit.registers import request_registers
 from ..jit.scopes import symbolic
 from . import limits
 from .affine import Affine, Weights, with_bias
@@ -130,7 +130,7 @@ class BankOp(NetworkOp):
             key = of_words(key_args)
             # masked lanes are evaluated at 0, since NaN times a gradient of 0 would be NaN
             xs = only(self.live(dys), xs)
-            xs = with_room(xs, matrices(ops), in_use(ops, self.plan.vectors))
+            xs = request_registers(xs, matrices(ops), in_use(ops, self.plan.vectors))
             tape = self.plan.evaluate(ops, xs, key, ordered=self.plan.situation.cuda)
             dys, more = self.cotangents(tape, dys)
             if sets and sets[0].nans:

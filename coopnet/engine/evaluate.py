@@ -1,4 +1,4 @@
-"""Evaluates a network on a bundle, or its gradient with respect to the input, in the way that the tables choose."""
+"""Evaluates a network on a bundle, or its gradient with respect to the input, as the tables choose."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .input_op import InputOp
 from .lane_sums import LaneSumOp
 from .loop_banks import ScopeBankOp, ScopeOp
 from .multipliers import for_backward, with_multipliers
-from .network_op import NetworkOp, Plan, in_room
+from .network_op import NetworkOp, Plan, evaluate_in_kernel
 from .ops import Bundle, Op, Tape, pullback
 from .ops import evaluate as forward
 from .situation import Network, Situation, here
@@ -50,8 +50,8 @@ def _evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
     if len(x) > 1 and (tangents := choose(TANGENTS, s)[0]) != "at once":
         return _in_parts(ops, x, key, tangents_at_a_time(s), tangents == "some at a time, by several kernels")
     x = varying(_widened(x, s.samples), next(iter(s.network.buffers), None))
-    way, _ = choose(GRADIENTS if s.weights else EVALUATION, s)
-    return WAYS[way](Plan(s, way), x, key)
+    strategy, _ = choose(GRADIENTS if s.weights else EVALUATION, s)
+    return STRATEGIES[strategy](Plan(s, strategy), x, key)
 
 
 def situation_of(ops: Sequence[Op], x: Bundle) -> Situation:
@@ -64,7 +64,7 @@ def situation_of(ops: Sequence[Op], x: Bundle) -> Situation:
     )  # fmt: skip
 
 
-# ---- The ways of the tables ------------------------------------------------------------------------------------
+# ---- The strategies of the tables ------------------------------------------------------------------------------------
 
 
 def _in_blocks(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
@@ -73,8 +73,8 @@ def _in_blocks(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
 
 
 def _in_kernel(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
-    """Evaluate a network in the surrounding kernel, with multipliers that have the name of the way."""
-    return in_room(with_multipliers(plan.ops, plan.way), x, key).y
+    """Evaluate a network in the surrounding kernel, with multipliers that have the name of the strategy."""
+    return evaluate_in_kernel(with_multipliers(plan.ops, plan.strategy), x, key).y
 
 
 def _by_drjit(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
@@ -82,10 +82,10 @@ def _by_drjit(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
     if plan.situation.cuda:
         if plan.situation.weights and plan.situation.in_call:
             warn_stall(None)
-        return in_room(plan.ops, x, key).y
+        return evaluate_in_kernel(plan.ops, x, key).y
     xs = flat(x)
     x = [UnpackedVector(v) for v in split(computed(xs, xs), len(x))]
-    y = in_room(plan.ops, x, key).flat()
+    y = evaluate_in_kernel(plan.ops, x, key).flat()
     return plan.split(computed(y, y))
 
 
@@ -93,8 +93,8 @@ def _differentiable(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
     """Evaluate a network as a custom operation of Dr.Jit."""
     if key is not None and plan.situation.network.dropout:
         check_samples(key, max(map(dr.width, flat(x))))  # Dr.Jit would hide an error within a custom operation
-    loss, operation = loss_of(plan.ops), OPERATIONS[plan.way]
-    if loss is not None and choose(LOSSES, StepLoss(plan.way))[0] == "inside":
+    loss, operation = loss_of(plan.ops), OPERATIONS[plan.strategy]
+    if loss is not None and choose(LOSSES, StepLoss(plan.strategy))[0] == "inside":
         operation, plan.loss, loss.taken = InnerLossOp, loss, True
     return plan.split(dr.custom(operation, plan, plan.buffers, flat(x), key, *operation.more_inputs(plan)))
 
@@ -106,14 +106,14 @@ OPERATIONS: dict[str, type[NetworkOp]] = {
     "banks": BankOp,
     "loop banks": ScopeBankOp,
     "loop sums": ScopeOp,
-    "kernel and way back": InputOp,
+    "kernel, forward and back": InputOp,
 }
 
-#: What evaluates a network, by the name of the way in :data:`~.strategies.GRADIENTS` and ``EVALUATION``.
-WAYS: dict[str, Callable[[Plan, Bundle, Key | None], Bundle]] = {
+#: What evaluates a network, by the name of the strategy in :data:`~.strategies.GRADIENTS` and ``EVALUATION``.
+STRATEGIES: dict[str, Callable[[Plan, Bundle, Key | None], Bundle]] = {
     "lanes": evaluate_lanes,
     "between kernels": evaluate_between_kernels,
-    "kernel": lambda plan, x, key: in_room(plan.ops, x, key).y,
+    "kernel": lambda plan, x, key: evaluate_in_kernel(plan.ops, x, key).y,
     "unrolled": _in_kernel,
     "copies": _in_kernel,
     "separate blocks": _in_blocks,
@@ -169,12 +169,12 @@ def input_gradient(ops: Sequence[Op], x: Any, key: Key | None) -> tuple[Any, lis
     s = situation_of(ops, [x])._replace(weights=False, inputs=True)
     s = s._replace(memory_left=ActivationCache.fits(Plan(s, "store"), flat([x]), key))
     with unmasked(x.type):
-        way, _ = choose(SLOPES, s)
-        return None if way == "tangents" else SLOPES_BY[way](Plan(s, way), x, key)
+        strategy, _ = choose(SLOPES, s)
+        return None if strategy == "tangents" else SLOPES_BY[strategy](Plan(s, strategy), x, key)
 
 
 def _slopes_in_kernel(plan: Plan, x: Any, key: Key | None) -> tuple[Any, list]:
-    tape = in_room(for_backward(plan.ops, plan.situation, plan.way), [x], key)
+    tape = evaluate_in_kernel(for_backward(plan.ops, plan.situation, plan.strategy), [x], key)
     dx = pullback(tape, _ones(x, plan.situation), key, True, lambda *_: None)
     assert dx is not None
     return tape.y[0], list(dx[0])
@@ -183,7 +183,7 @@ def _slopes_in_kernel(plan: Plan, x: Any, key: Key | None) -> tuple[Any, list]:
 def _slopes_again(plan: Plan, x: Any, key: Key | None) -> tuple[Any, list]:
     """Reverse mode in one kernel, in which each layer's input is evaluated again, from the network's input."""
     s, x = plan.situation, packed(x)
-    ops = for_backward(plan.ops, s, plan.way)
+    ops = for_backward(plan.ops, s, plan.strategy)
     records = forward(ops, [x], key).records
     y, dx = records[-1].y[0], _ones(x, s)
     behind_activations = [i for i in range(1, len(ops)) if ops[i].affine and not ops[i - 1].affine]
@@ -197,7 +197,7 @@ def _slopes_again(plan: Plan, x: Any, key: Key | None) -> tuple[Any, list]:
     return y, list(dx[0])
 
 
-#: What computes an input's gradient, by the name of the way in :data:`~.strategies.SLOPES`.
+#: What computes an input's gradient, by the name of the strategy in :data:`~.strategies.SLOPES`.
 SLOPES_BY: dict[str, Callable[[Plan, Any, Key | None], tuple[Any, list]]] = {
     "kernel": _slopes_in_kernel,
     "activations again": _slopes_again,

@@ -43,8 +43,8 @@ class Explanation:
             "spill": f"activations and deltas are written out in {self.chunks} chunk(s), {memory} at a time, and "
             f"multiplied",
             "lane sums": f"each lane adds up outer products of samples of its own, {memory} in all",
-            "store": f"activations are written out on the way forward and deltas on the way back, in {self.chunks} "
-            f"chunk(s), {memory} at a time, and multiplied",
+            "store": f"activations are written out in the forward pass, and deltas in the backward pass, in "
+            f"{self.chunks} chunk(s), {memory} at a time, and multiplied",
             "banks": f"outer products are added up in the kernel, in {self.banks} bank(s), {memory} in all",
             "builtin": "outer products are added up in the kernel by Dr.Jit's own operation",
         }[self.path]
@@ -60,8 +60,8 @@ def explain(
     leaf = namespace(backend).Float
     caller = frozen and fit and library(dr.backend_v(leaf))
     s = here(Network(ops), leaf, samples, frozen=frozen, caller=caller, runs=steps if caller else 0)
-    way, reason = choose(GRADIENTS, s)
-    path = "banks" if way in ("loop banks", "loop sums") else way
+    strategy, reason = choose(GRADIENTS, s)
+    path = "banks" if strategy in ("loop banks", "loop sums") else strategy
     memory, chunks, banks = 0, 1, 1
     if path in ("spill", "store") and s.network.layers:
         chunk = chunk_size(ops, samples, itemsize)
@@ -70,6 +70,6 @@ def explain(
     elif path == "lane sums":
         memory = lane_bytes(ops, samples)
     elif path == "banks":
-        banks = {"banks": banks_for(samples), "loop banks": banks_in_scope(samples), "loop sums": 1}[way]
+        banks = {"banks": banks_for(samples), "loop banks": banks_in_scope(samples), "loop sums": 1}[strategy]
         memory = banks * sum(dr.width(b) * dr.itemsize_v(type(b)) for b in s.network.buffers)
     return Explanation(samples, backend, frozen, path, reason, memory, chunks, banks)

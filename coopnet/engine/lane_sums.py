@@ -151,9 +151,9 @@ class _Matrix:
     def add(self, b: Any, gradient: Any, cotangents: Any, activations: Any) -> tuple:
         """Add the outer products of all kept samples to block ``b``."""
         row, column = b // self.columns, b % self.columns
-        total = _entries(gradient[b])
+        total = _unpacked(gradient[b])
         for k in range(limits.LANE_SAMPLES):
-            dy, x = _entries(cotangents[row + k * self.rows]), _entries(activations[column + k * self.columns])
+            dy, x = _unpacked(cotangents[row + k * self.rows]), _unpacked(activations[column + k * self.columns])
             total = [dr.fma(dy[i // SIDE], x[i % SIDE], t) for i, t in enumerate(total)]
         gradient[b] = _packed(self.block, total)
         return b + 1, gradient, cotangents, activations
@@ -164,7 +164,7 @@ class _Matrix:
         written = dr.empty(self.leaf, self.rows * self.columns * size * lanes)
 
         def write(b: Any, gradient: Any) -> tuple:
-            for i, value in enumerate(_entries(gradient[b])):
+            for i, value in enumerate(_unpacked(gradient[b])):
                 dr.scatter(written, value, (b * size + i) * lanes + lane, mode=dr.ReduceMode.Permute)
             return b + 1, gradient
 
@@ -210,5 +210,5 @@ def _packed(packet: Any, values: Sequence[Any]) -> Any:
     return result
 
 
-def _entries(packet: Any) -> list[Any]:
+def _unpacked(packet: Any) -> list[Any]:
     return [getattr(packet, name) for name in packet.DRJIT_STRUCT]

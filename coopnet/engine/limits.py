@@ -1,8 +1,8 @@
 """Every measured constant of the engine: its unit, what it limits, and the benchmark that measured it.
 
-:mod:`.strategies` compares the constants that decide between ways. The others limit how much is done at a time. All
-are read from this module at every use, so that tests can set them. Ways of matrices are cached: call
-``strategies.way_of.cache_clear()`` after setting one.
+:mod:`.strategies` compares the constants that decide between strategies. The others limit how much is done at a time.
+All are read from this module at every use, so that tests can set them. Strategies of matrices are cached: call
+``strategies.strategy_of.cache_clear()`` after setting one.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ BANKS_TURNS = 1024
 LOOP_TURNS = 8
 #: Sets of banks. Uses of a network in a loop take them in turns: sums get shorter, and no more code is traced.
 BANK_SETS = 2
-#: With more samples, half-precision sums in the single buffer of the way "builtin" may stall.
+#: With more samples, half-precision sums in the single buffer of the strategy "builtin" may stall.
 STALL_SAMPLES = 1 << 15
 
 # ---- Products over samples (benchmarks/products.py) ---------------------------------------------------------------

@@ -16,7 +16,7 @@ from .chunks import even_size
 from .multipliers import described
 from .ops import Op, affine, matrices
 from .row_vectors import columns
-from .strategies import way_of
+from .strategies import strategy_of
 
 
 def inputs(op: Affine, itemsize: int) -> int:
@@ -47,8 +47,9 @@ def chunk_size(ops: Sequence[Op], samples: int, itemsize: int, vectors: int = 1)
 
 def kept_outputs(ops: Sequence[Op], unneeded: Sequence[Affine]) -> list[Affine]:
     """The layers of ``ops`` multiplied between kernels in the forward pass, without the ``unneeded`` ones."""
-    between = [op for op in affine(ops) if way_of(described(op.weights, False, "between kernels")) == "between kernels"]
-    return [op for op in between if op not in unneeded]
+    chosen = "between kernels"
+    wide = [op for op in affine(ops) if strategy_of(described(op.weights, False, chosen)) == chosen]
+    return [op for op in wide if op not in unneeded]
 
 
 def unneeded_outputs(ops: Sequence[Op], leaf: Any, key: Key | None, vectors: int) -> list[Affine]:

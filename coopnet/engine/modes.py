@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from ..checks import check_choice, check_flag
 from ..context import Context
 
-#: The names of the ways to compute weight gradients.
+#: The names of the strategies that :func:`gradient_path` accepts.
 PATHS = ("auto", "spill", "store", "banks", "builtin")
 
 
 _deterministic, _path = Context("deterministic", False), Context("path", "auto")
-#: Is a fixed order of sums asked for? Which way to compute weight gradients is asked for?
+#: Is a fixed order of sums asked for? Which strategy of weight gradients is asked for?
 is_deterministic: Callable[[], bool] = _deterministic.get
 forced_path: Callable[[], str] = _path.get
 #: ``with only_traced(True)``: outputs of networks are traced, but not computed. No layer is evaluated between kernels.
@@ -37,7 +37,10 @@ def deterministic(enabled: bool = True) -> Iterator[None]:
 
 @contextlib.contextmanager
 def gradient_path(name: str) -> Iterator[None]:
-    """For experiments: within this context, weight gradients of networks are computed in the way ``name``.
+    """For experiments: within this context, weight gradients of networks are computed by the strategy ``name``.
+
+    In symbolic loops and conditionals, where nothing can be evaluated, ``"spill"`` and ``"store"`` have no effect. In
+    virtual calls, all are built-in.
 
     Args:
         name: ``"auto"``, ``"spill"``, ``"store"``, ``"banks"`` or ``"builtin"`` (see

@@ -1,8 +1,8 @@
 """How a layer multiplies by its matrix: in the kernel (whole, in blocks of rows, from copies, or unrolled), or between
 kernels.
 
-Each way is a class with :meth:`~Multiplier.product`, :meth:`~Multiplier.transposed` and :meth:`~Multiplier.outer`. All
-ways in a kernel add the same terms in the same order, so results are bitwise equal. The exception is the gradient with
+Each is a class with :meth:`~Multiplier.product`, :meth:`~Multiplier.transposed` and :meth:`~Multiplier.outer`. Those
+in a kernel add the same terms in the same order, so results are bitwise equal. The exception is the gradient with
 respect to the vector if Dr.Jit itself differentiates a product in blocks: it is a sum over blocks.
 """
 
@@ -26,7 +26,7 @@ from . import limits
 from .ops import Op, affine
 from .row_vectors import Rows, RowVector, columns
 from .situation import Situation
-from .strategies import AS_THEY_ARE, OFFERS, Backward, Matrix, choose, way_of
+from .strategies import AS_THEY_ARE, OFFERS, Backward, Matrix, choose, strategy_of
 
 
 class Multiplier:
@@ -41,7 +41,7 @@ class Multiplier:
         """``A x``, and ``b`` added if ``biased``."""
         weights, bias, x = op.weights, op.bias if biased else None, packed(op.fill(x))
         matrix = described(weights, transposed=False)
-        if way_of(matrix) == "row blocks":
+        if strategy_of(matrix) == "row blocks":
             return _by_parts(_row_blocks(weights, matrix), x, bias, turned=False)
         return drnn.matvec(weights, x) if bias is None else drnn.matvec(weights, x, bias)
 
@@ -60,7 +60,6 @@ class Multiplier:
             dy = drnn.CoopVec([*dy, *[x.type(0)] * missing])
         with dr.resume_grad():
             differentiate(op.product(dr.detach(x), biased) * dr.detach(dy))
-
 
     def arrays(self) -> list:
         """The copies that the multiplier reads, which must be evaluated before."""
@@ -139,7 +138,7 @@ def with_multipliers(ops: Sequence[Op], offer: str, back: bool = False, inputs: 
         turns = op.layout is not None and op.layout.transposed is not None
         forth = described(op.weights, False, offer)
         there = described(op.weights, True, offer, turns and op.layout.transposed.layout == op.weights.layout)
-        ways = way_of(forth), way_of(there) if back and (inputs or op is not layers[0]) else "whole"
+        ways = strategy_of(forth), strategy_of(there) if back and (inputs or op is not layers[0]) else "whole"
         multiplier = _multiplier(op, forth, there, *ways)
         if multiplier is None:
             return op
@@ -152,31 +151,30 @@ def with_multipliers(ops: Sequence[Op], offer: str, back: bool = False, inputs: 
     return result
 
 
-def for_backward(ops: Sequence[Op], s: Situation, way: str) -> Sequence[Op]:
-    """The same ops with the multipliers of :data:`~.strategies.OFFERS`, if gradients are computed in this ``way``."""
-    return with_multipliers(ops, choose(OFFERS, Backward(s, way))[0], True, s.inputs)
+def for_backward(ops: Sequence[Op], s: Situation, strategy: str) -> Sequence[Op]:
+    """The same ops with the multipliers of :data:`~.strategies.OFFERS` for gradients by this ``strategy``."""
+    return with_multipliers(ops, choose(OFFERS, Backward(s, strategy))[0], True, s.inputs)
 
 
-def _multiplier(op: Any, forth: Matrix, there: Matrix, way: str, back: str) -> Multiplier | None:
-    """The multiplier for the ways of a matrix and of its transpose; ``None``: that of the op."""
-    if "between kernels" in (way, back):
-        return BetweenKernels(op, way == "between kernels", back == "between kernels")
-    if way == "unrolled":
-        return Unrolled(_entries(op.weights, True, 0, there.rows, turned=False) if back == "unrolled" else None)
-    copies = _copy(op, forth, way), _copy(op, there, back)
+def _multiplier(op: Any, forth: Matrix, there: Matrix, strategy: str, back: str) -> Multiplier | None:
+    """The multiplier for the strategies of a matrix and of its transpose; ``None``: that of the op."""
+    if "between kernels" in (strategy, back):
+        return BetweenKernels(op, strategy == "between kernels", back == "between kernels")
+    if strategy == "unrolled":
+        return Unrolled(_copied(op.weights, True, 0, there.rows, turned=False) if back == "unrolled" else None)
+    copies = _copy(op, forth, strategy), _copy(op, there, back)
     return Copies(*copies) if any(copies) else None
 
 
-def _copy(op: Any, matrix: Matrix, way: str) -> tuple[list, bool] | None:
-    """Blocks of rows of a copy of ``matrix``, and whether they are stored transposed; ``None``: this way copies nothing.
-    """
+def _copy(op: Any, matrix: Matrix, strategy: str) -> tuple[list, bool] | None:
+    """Blocks of rows of a copy of ``matrix``, and whether they are stored transposed; ``None``: nothing is copied."""
     view = op.weights
-    if way == "panels":
+    if strategy == "panels":
         bounds = _bounds(matrix.rows, limits.PANEL_ROWS)
-        return [_entries(view, matrix.transposed, start, stop, turned=True) for start, stop in bounds], True
-    if way == "turned copy":
-        return _row_blocks(_entries(view, matrix.transposed, 0, matrix.rows, turned=False), matrix), False
-    if way == "transposed copy":
+        return [_copied(view, matrix.transposed, start, stop, turned=True) for start, stop in bounds], True
+    if strategy == "transposed copy in blocks":
+        return _row_blocks(_copied(view, matrix.transposed, 0, matrix.rows, turned=False), matrix), False
+    if strategy == "transposed copy":
         origins = op.layout.origins
         entries = dr.gather(type(view.buffer), dr.detach(view.buffer), view.offset + origins, origins != GAP)
         return [views.changed(op.layout.transposed, buffer=entries)], False
@@ -228,7 +226,7 @@ def _bounds(rows: int, most: int) -> list[tuple[int, int]]:
     return list(itertools.pairwise(k * rows // count for k in range(count + 1)))
 
 
-def _entries(view: Any, transposed: bool, start: int, stop: int, turned: bool) -> Any:
+def _copied(view: Any, transposed: bool, start: int, stop: int, turned: bool) -> Any:
     """Rows ``start`` to ``stop`` of ``M``, row by row or, ``turned``, column by column, in memory of their own."""
     buffer, stride = view.buffer, view.stride
     columns, rows = view.shape[not transposed], stop - start

@@ -1,4 +1,4 @@
-"""Base class of our ways to compute gradients: a network as a differentiable operation of Dr.Jit."""
+"""Base class of our strategies to compute gradients: a network as a differentiable operation of Dr.Jit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import drjit.nn as drnn
 from ..jit.kinds import flat, packed, split
 from ..jit.literals import is_literal, vector
 from ..jit.masks import present, unmasked
-from ..jit.registers import with_room
+from ..jit.registers import request_registers
 from ..random.key import Key
 from .multipliers import for_backward
 from .ops import Bundle, Op, Store, Tape, Visit, evaluate, jvp, matrices, pullback, rebase
@@ -24,10 +24,10 @@ class Plan:
     Inputs, outputs and their gradients are lists of arrays: the components of a bundle's vectors, one after the other.
     """
 
-    def __init__(self, situation: Situation, way: str):
+    def __init__(self, situation: Situation, strategy: str):
         self.situation, self.ops, self.buffers = situation, situation.network.ops, situation.network.buffers
         #: How it is evaluated, by the name in :mod:`.strategies`.
-        self.way = way
+        self.strategy = strategy
         self.vectors, self.wants_x = situation.vectors, situation.inputs
         #: The :class:`~.inner_loss.InnerLoss` that the backward pass computes, if any.
         self.loss: Any = None
@@ -39,7 +39,7 @@ class Plan:
     def evaluate(
         self, ops: Sequence[Op], xs: list, key: Key | None, store: Store | None = None, ordered: bool = False
     ) -> Tape:  # fmt: skip
-        return in_room(ops, self.split(xs), key, store, ordered)
+        return evaluate_in_kernel(ops, self.split(xs), key, store, ordered)
 
     def pullback(self, tape: Tape, dys: list, key: Key | None, visit: Visit) -> list:
         """The inputs' gradients (empty unless wanted); ``visit`` as for :func:`pullback`."""
@@ -88,7 +88,7 @@ class NetworkOp(dr.CustomOp):
         Copies for the backward pass are made here, too. Made later, they would launch a kernel for what the caller has
         scheduled meanwhile.
         """
-        return for_backward(ops, self.plan.situation, self.plan.way), None
+        return for_backward(ops, self.plan.situation, self.plan.strategy), None
 
     def forward(self) -> None:
         moving = rebase(self.ops, self.buffers, self.grad_in("buffers"))
@@ -117,15 +117,15 @@ class NetworkOp(dr.CustomOp):
         return f"coopnet.{type(self).__name__}"
 
 
-def in_room(
+def evaluate_in_kernel(
     ops: Sequence[Op], x: Bundle, key: Key | None, store: Store | None = None, ordered: bool = False
 ) -> Tape:  # fmt: skip
-    """Evaluate ``ops`` on the bundle ``x``, in a kernel whose threads have enough registers for all its vectors."""
+    """Evaluate ``ops`` on the bundle ``x``; several vectors get a kernel whose threads have more registers."""
     x = [packed(v) for v in x]
     if len(x) > 1:
         views = matrices(ops)
         longest = max((max(view.shape) for view in views), default=0)
-        x = [drnn.CoopVec(with_room(x[0], views, len(x) * max(len(x[0]), longest))), *x[1:]]
+        x = [drnn.CoopVec(request_registers(x[0], views, len(x) * max(len(x[0]), longest))), *x[1:]]
     return evaluate(ops, x, key, store, ordered)
 
 

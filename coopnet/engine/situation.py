@@ -43,7 +43,7 @@ class Network:
         return max((max(shape) for shape in self.shapes), default=0)
 
     @property
-    def side(self) -> int:
+    def narrow_side(self) -> int:
         """The longest of the matrices' narrower sides."""
         return max((min(shape) for shape in self.shapes), default=0)
 
@@ -53,7 +53,7 @@ class Network:
         return sum(map(math.prod, self.shapes))
 
     @property
-    def single(self) -> bool:
+    def single_precision(self) -> bool:
         """Are all parameters in single precision?"""
         return all(dr.itemsize_v(buffer) == 4 for buffer in self.buffers)
 
@@ -95,7 +95,7 @@ class Situation(NamedTuple):
     frozen: bool = False
     #: Does each lane have parameters of its own (see :mod:`.stack`)?
     stacked: bool = False
-    #: Must sums be in a fixed order? Which way does ``gradient_path()`` ask for?
+    #: Must sums be in a fixed order? Which strategy does ``gradient_path()`` ask for?
     deterministic: bool = False
     forced: str = "auto"
     #: Can the caller of a frozen function multiply matrices outside of it (see :mod:`.external_products`)? How often

@@ -20,7 +20,7 @@ import drjit as dr
 from ..jit.batch_size import batch_sample, pin_batch_size
 from ..jit.lanes import live, only
 from ..jit.literals import is_literal
-from ..jit.registers import with_room
+from ..jit.registers import request_registers
 from ..random.key import Key
 from . import external_products
 from .activation_cache import ActivationCache
@@ -164,7 +164,7 @@ def spill(
 
     width = plan.situation.network.width
     used = in_use(ops, plan.vectors) if cache is None else 2 * plan.vectors * width
-    dys = with_room(dys, matrices(ops), used)
+    dys = request_registers(dys, matrices(ops), used)
     # the caller evaluates dx together with the rows; later, it would evaluate the whole network again
     dx = plan.pullback(tape, dys, key, visit)
     return products, dx if mask is None else only(mask, dx)

@@ -63,7 +63,7 @@ class StoreOp(SpillOp):
 def slopes(plan: Plan, x: Any, key: Key | None) -> tuple[Any, list]:
     """The single output of a network and its gradient with respect to the input."""
     xs = flat([x])
-    cache = ActivationCache.make(plan, for_backward(plan.ops, plan.situation, plan.way), xs, key)
+    cache = ActivationCache.make(plan, for_backward(plan.ops, plan.situation, plan.strategy), xs, key)
     assert cache is not None
     y = cache.filled(plan.evaluate(cache.ops, xs, key, cache.write).flat())
     _, dx = back_from(cache, plan, xs, [dr.full(type(y[0]), 1, cache.samples)], key)
@@ -75,7 +75,7 @@ def evaluate_between_kernels(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
 
     Sizes of products are constants of a recording: a frozen function is recorded again for another number of samples.
     """
-    ops = with_multipliers(plan.ops, plan.way)
+    ops = with_multipliers(plan.ops, plan.strategy)
     xs, samples = flat(x), plan.situation.samples
     shapes = [op.weights.shape for op in affine(ops) if op.multiplier.between_kernels]
     each = len(x) * sum(4 * (columns(n, 4) + columns(m, 4)) for m, n in shapes)

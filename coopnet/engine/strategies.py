@@ -20,24 +20,24 @@ from .situation import Situation
 
 
 class Row(NamedTuple):
-    """A way, when it is taken, and why. A row without a way is an error, whose message is ``why``."""
+    """A strategy, when it is chosen, and why. A row without a strategy is an error, whose message is ``why``."""
 
-    way: str | None
+    strategy: str | None
     when: Callable[[Any], bool]
     why: str
 
 
 def choose(table: Sequence[Row], s: Any) -> tuple[str, str]:
-    """The way of the first row of ``table`` whose condition holds for the situation ``s``, and why.
+    """The strategy of the first row of ``table`` whose condition holds for the situation ``s``, and why.
 
     Raises:
         RuntimeError: the situation is impossible.
     """
-    for way, when, why in table:
+    for strategy, when, why in table:
         if when(s):
-            if way is None:
+            if strategy is None:
                 raise RuntimeError(why.format(s=s))
-            return way, why
+            return strategy, why
     raise AssertionError("the last row of a table is for all situations")
 
 
@@ -52,8 +52,8 @@ _ORDER = "deterministic() asks for a fixed order of sums"
 _UNROLLED = "code without loops keeps outputs in registers, and compiling it pays in a recorded function"
 _TRACING = "outside dr.freeze, compiling outer products and tracing many banks cost more than they save"
 _LAYOUT = (
-    "needs to know the packed layout of every matrix, but the network has a drjit.nn.Linear, or a layer wider than "
-    "2047; use coopnet.Linear and narrower layers."
+    "needs the packed layout of every matrix, which is unknown for drjit.nn.Linear and for layers wider than 2047; "
+    "use coopnet.Linear with at most 2047 features."
 )
 
 
@@ -68,7 +68,7 @@ def wide(s: Situation) -> bool:
         return False
     trained = limits.WIDE_FITTED if caller_multiplies(s) else limits.WIDE_TRAINED
     sides = limits.by_lanes(trained if s.weights else limits.WIDE_EVALUATED, s.stored_lanes)
-    return s.network.side >= sides[0 if s.network.piecewise_linear else 1]
+    return s.network.narrow_side >= sides[0 if s.network.piecewise_linear else 1]
 
 
 def short_vectors(s: Situation) -> bool:
@@ -124,12 +124,12 @@ def few_runs(s: Situation) -> bool:
 
 
 def one_bank(s: Situation) -> bool:
-    """Does one bank do, and compile at once?"""
+    """Is one bank enough, and compiled at once?"""
     return s.terms <= limits.ONE_BANK_SAMPLES and s.network.width <= limits.OUTER_PRODUCTS
 
 
 def slow_to_compile(s: Situation) -> bool:
-    """Do outer products compile for long, and gain little?"""
+    """Do outer products take long to compile, and gain little?"""
     return s.network.width > (limits.BANK_VECTOR_MASKED if s.network.dropout else limits.BANK_VECTOR)
 
 
@@ -138,9 +138,9 @@ def worth_unrolling(s: Situation) -> bool:
     back = s.weights or s.inputs
     there_and_back = s.network.multiplications * (1 + back) * s.vectors
     bounds = limits.by_lanes(limits.UNROLLED_TRAINED if back else limits.UNROLLED_EVALUATED, s.lanes)
-    affordable = 0 < there_and_back <= bounds[0 if s.network.piecewise_linear else 1] and s.network.single
+    affordable = 0 < there_and_back <= bounds[0 if s.network.piecewise_linear else 1] and s.network.single_precision
     many = s.samples >= limits.UNROLLED_SAMPLES and (s.runs == 0 or s.runs * s.samples >= limits.UNROLLED_RUNS)
-    # in symbolic code, transposed matrices cannot be copied for the way back
+    # in symbolic code, transposed matrices cannot be copied for the backward pass
     possible = s.frozen and s.scalar_loads and not (s.cuda or s.in_call or (s.symbolic and back))
     return affordable and many and possible
 
@@ -160,11 +160,11 @@ GRADIENTS = (
         "deterministic: the gradient of a network inside a symbolic loop or call accumulates with atomics, in no fixed "
         "order; evaluate the network outside, or run the loop in evaluated mode.",
     ),
-    Row("builtin", lambda s: s.in_call, "virtual calls have no lane number, by which banks are chosen"),
+    Row("builtin", lambda s: s.in_call, "virtual calls have no lane number, which is needed to choose a bank"),
     Row("builtin", lambda s: s.symbolic and s.forced == "builtin", _ASKED),
     Row(
         "loop banks", lambda s: s.symbolic and (s.cuda or s.forced == "banks"),
-        "nothing can be evaluated inside a symbolic loop or conditional; banks are summed behind it",
+        "nothing can be evaluated inside a symbolic loop or conditional; the banks are summed after it",
     ),
     Row(
         "loop sums", lambda s: s.symbolic,
@@ -187,7 +187,7 @@ GRADIENTS = (
         "sums in a thread's memory are faster than writing rows and multiplying them",
     ),
     Row("store", wide, "wide layers are multiplied faster between kernels than in one"),
-    Row("spill", lambda s: not s.cuda, "matrix products are the fastest way on the CPU, and reproducible"),
+    Row("spill", lambda s: not s.cuda, "matrix products are the fastest strategy on the CPU, and reproducible"),
     Row("store", lambda s: s.deterministic and long_vectors(s), _ORDER),
     Row("spill", lambda s: s.deterministic, _ORDER),
     Row(
@@ -200,11 +200,11 @@ GRADIENTS = (
     ),
     Row(
         "store", lambda s: slow_to_compile(s) and s.network.layouts_known,
-        "outer products of such long vectors compile for long, and run hardly faster, if at all",
+        "outer products of vectors this long take many seconds to compile and gain little",
     ),
     Row(
         "banks", lambda s: s.frozen or one_bank(s),
-        "the fastest way on the GPU whose half-precision sums do not stop growing",
+        "the fastest strategy on the GPU whose half-precision sums do not stop growing",
     ),
     Row(
         "banks", lambda s: not s.network.layouts_known,
@@ -251,7 +251,7 @@ EVALUATION = (
     ),
     Row("store", lambda s: s.inputs and wide(s), "wide layers are multiplied faster between kernels, forward and back"),
     Row(
-        "kernel and way back", worth_going_back,
+        "kernel, forward and back", worth_going_back,
         "the input's gradient is faster from copies of transposed matrices, unrolled if the function is recorded",
     ),
     Row("builtin", lambda s: s.inputs, "Dr.Jit differentiates by the input"),
@@ -268,25 +268,26 @@ AS_THEY_ARE = "matrices as they are"
 
 
 class Backward(NamedTuple):
-    """A network that is evaluated forward and back in the ``situation``, in this ``way`` of a table."""
+    """A network that is evaluated forward and back in the ``situation``, by this ``strategy`` of another table."""
 
     situation: Situation
-    way: str
+    strategy: str
 
 
 OFFERS = (
     Row(
         "transposed copies",
-        lambda b: b.situation.cuda and b.way in ("store", "activations again") and long_vectors(b.situation),
-        "OptiX multiplies more slowly by a transposed matrix, and there are kernels before which copies are made",
+        lambda b: b.situation.cuda and b.strategy in ("store", "activations again") and long_vectors(b.situation),
+        "OptiX multiplies more slowly by a transposed matrix; copies are made in a kernel before",
     ),
     Row(
-        "between kernels", lambda b: b.way == "store" and not b.situation.cuda,
+        "between kernels",
+        lambda b: b.strategy == "store" and not b.situation.cuda,
         "vectors are rows in memory, and products of matrices keep outputs in registers",
     ),
     Row("unrolled", lambda b: worth_unrolling(b.situation), _UNROLLED),
     Row("copies", lambda b: worth_copies(b.situation), _COPIES),
-    Row(AS_THEY_ARE, _always, "copying them pays for many samples, and on GPUs only in kernels of its own"),
+    Row(AS_THEY_ARE, _always, "copies pay for many samples, and on GPUs only for long vectors"),
 )
 
 # ---- How is the gradient with respect to the input computed, if it is not differentiated again? -------------------
@@ -309,14 +310,14 @@ SLOPES = (
         "store", lambda s: wide(s) and s.memory_left,
         "wide layers are multiplied faster between kernels, forward and back",
     ),
-    Row("kernel", lambda s: not s.cuda, "going back costs as much as one evaluation"),
+    Row("kernel", lambda s: not s.cuda, "a backward pass costs about as much as one evaluation"),
     Row(
         "activations again", evaluates_again,
         "tangents of wide layers exceed the registers, and so would the activations of all layers",
     ),
     Row(
         "tangents", lambda s: s.network.width <= limits.TANGENT_VECTOR,
-        "going back would keep the activations of all layers in registers",
+        "a backward pass would keep the activations of all layers in registers",
     ),
     Row("tangents", lambda s: s.network.piecewise_linear, "slopes are zeros and ones: tangents take few registers"),
     Row(
@@ -365,7 +366,7 @@ class Matrix(NamedTuple):
     transposed: bool
     #: Are its rows consecutive in a CPU's memory, and does Dr.Jit not differentiate with respect to it?
     plain: bool
-    #: The network's way of :data:`OFFERS` or :data:`EVALUATION`.
+    #: The network's strategy in :data:`OFFERS` or :data:`EVALUATION`.
     offer: str = AS_THEY_ARE
     #: Is the layout known that its transpose has on a GPU?
     turns: bool = False
@@ -390,7 +391,7 @@ def panels(m: Matrix) -> bool:
     return m.offer == "copies" and m.lanes < limits.WIDE_LANES and pays
 
 
-def turned_copy(m: Matrix) -> bool:
+def transposed_blocks(m: Matrix) -> bool:
     return m.offer == "copies" and m.transposed and m.lanes >= limits.WIDE_LANES and m.rows > m.block
 
 
@@ -407,8 +408,8 @@ MATRICES = (
     Row("unrolled", lambda m: m.offer == "unrolled", _UNROLLED),
     Row("panels", panels, "it exceeds the first-level cache: a copy in panels, in the order in which it is read"),
     Row(
-        "turned copy", turned_copy,
-        "entries of a row share few sets of the first-level cache, so a transposed copy in blocks is read",
+        "transposed copy in blocks", transposed_blocks,
+        "entries of a row share few sets of the first-level cache; those of a copy do not",
     ),
     Row(
         "row blocks", lambda m: not m.transposed and m.rows > m.block,
@@ -419,8 +420,8 @@ MATRICES = (
 
 
 @functools.lru_cache(maxsize=1 << 12)
-def way_of(matrix: Matrix) -> str:
-    """The way of :data:`MATRICES` for ``matrix``. It is cached, since every use of a matrix asks for it."""
+def strategy_of(matrix: Matrix) -> str:
+    """The strategy of :data:`MATRICES` for ``matrix``, cached, since every product of a matrix needs it."""
     return choose(MATRICES, matrix)[0]
 
 
@@ -440,7 +441,11 @@ class Products(NamedTuple):
 
 
 MULTIPLIERS = (
-    Row("caller", lambda s: s.by_caller, "between two halves of a frozen step, a library can be called"),
+    Row(
+        "caller",
+        lambda s: s.by_caller,
+        "`cn.fit` runs its step as two recorded functions, and calls a library in between",
+    ),
     Row("Dr.Jit", lambda s: s.frozen, "libraries cannot be called in a function that is being recorded"),
     Row("Dr.Jit", lambda s: not s.library, "no library is found"),
     Row("cuBLAS", lambda s: s.backend == dr.JitBackend.CUDA, "the fastest on the GPU"),
@@ -453,16 +458,16 @@ MULTIPLIERS = (
 class StepLoss(NamedTuple):
     """A loss that is, for each sample, a known function of the network's outputs for this sample."""
 
-    #: The way in which weight gradients are computed.
-    way: str
+    #: How weight gradients are computed.
+    strategy: str
 
 
 LOSSES = (
     Row(
-        "inside", lambda s: s.way == "banks",
+        "inside", lambda s: s.strategy == "banks",
         "the call that fills banks evaluates the network, so with the loss in it the network is evaluated once",
     ),
-    Row("behind the network", _always, "other ways keep what they need from the forward pass"),
+    Row("after the network", _always, "other strategies keep what they need from the forward pass"),
 )  # fmt: skip
 
 # ---- Where is the batch of such a loss computed, if banks are filled? -----------------------------------------------
@@ -482,7 +487,7 @@ BATCHES = (
         "a kernel before", lambda s: not s.straight,
         "in one kernel with the loops and calls of a path tracer, the call for banks takes several times as long",
     ),
-    Row("a kernel before", lambda s: not s.whole_warps, "additional lanes, which fill the last warp, read memory"),
+    Row("a kernel before", lambda s: not s.whole_warps, "it is padded to whole warps, and the padding reads memory"),
     Row("the call's kernel", _always, "writing the batch to memory and reading it takes longer than computing it"),
 )  # fmt: skip
 
@@ -509,7 +514,7 @@ TABLES = {
     "How are weight gradients computed?": GRADIENTS,
     "How is a network evaluated if its weights need no gradient?": EVALUATION,
     "What do layers multiply with, forward and back?": OFFERS,
-    "How is the gradient with respect to the input computed, if it is not differentiated again?": SLOPES,
+    "How is the gradient with respect to the input computed, if it will not be differentiated again?": SLOPES,
     "How are several tangents computed?": TANGENTS,
     "How is a matrix multiplied by a vector?": MATRICES,
     "Which library multiplies matrices over samples?": MULTIPLIERS,

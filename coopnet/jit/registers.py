@@ -37,7 +37,7 @@ def in_order(backend: dr.JitBackend) -> None:
     dr.detail.new_scope(backend)
 
 
-def with_room(parts: Sequence[Any], views: Sequence[Any], used: int) -> list[Any]:
+def request_registers(parts: Sequence[Any], views: Sequence[Any], used: int) -> list[Any]:
     """The components ``parts`` of a vector, in a kernel whose threads have registers for ``used`` components at a time.
 
     If threads may use all registers, fewer of them run at a time, so this is done only where it pays. Dr.Jit allows all

@@ -156,8 +156,8 @@ class FeatureGrid:
         """
         if samples < SAMPLES or dr.backend_v(self.dtype) == dr.JitBackend.LLVM:
             return [1] * len(self.levels)
-        packet = self.n_features * dr.itemsize_v(self.dtype)
-        return copies([self.grids * level.size for level in self.levels], samples * self.vertices, packet)
+        entry_bytes = self.n_features * dr.itemsize_v(self.dtype)
+        return copies([self.grids * level.size for level in self.levels], samples * self.vertices, entry_bytes)
 
     def interpolate(self, data: Any, coordinates: list, tangents: Sequence[list]) -> list[list]:
         """:meth:`evaluate` for other parameters ``data``; their gradient, if any, is summed with atomics."""

@@ -20,7 +20,7 @@ import numpy as np
 
 from ..backend import require
 from ..jit import kinds
-from ..jit.registers import with_room
+from ..jit.registers import request_registers
 from ..jit.unpacked import Constant
 from . import draws
 from .key import Key
@@ -80,7 +80,7 @@ def multiply(x: Any, law: Any, key: Key, given: Expansion | None) -> Any:
     if given is None:
         return x * drnn.CoopVec(numbers)
     # 3 n components: the vector, the factors, and their draws
-    e = drnn.matvec(given.value, drnn.CoopVec(with_room(numbers, [given.value], 3 * n)))
+    e = drnn.matvec(given.value, drnn.CoopVec(request_registers(numbers, [given.value], 3 * n)))
     if given.bits == 0:
         return x * e
     # the sum with so large a number is rounded to an integer

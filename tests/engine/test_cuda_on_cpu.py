@@ -672,7 +672,7 @@ def test_when_registers_are_asked_for(llvm, monkeypatch):
 
     def changed(views, used):
         with as_cuda(registers):
-            found = registers.with_room(parts, views, used)
+            found = registers.request_registers(parts, views, used)
         return [a.index != b.index for a, b in zip(found, parts, strict=True)]
 
     assert (registers.SHARE, registers.ALL) == (128, 256)
@@ -882,7 +882,7 @@ def test_networks_in_loops_and_conditionals_are_kept_apart_on_cuda(llvm, chosen,
     wanted = run()
     with as_cuda(networks, situation):
         got = run()
-    ways = [way for _, way in chosen]
+    ways = [strategy for _, strategy in chosen]
     half = len(ways) // 2
     assert set(ways[:half]) == {"kernel"} and set(ways[half:]) == {"separate blocks"}
     np.testing.assert_array_equal(got, wanted)

@@ -20,7 +20,7 @@ import coopnet as cn
 from coopnet import reference
 from coopnet.checks import shown_bytes
 from coopnet.engine import FUNCTIONS, Affine, Branching, banks, elementwise, limits, ops
-from coopnet.engine.evaluate import OPERATIONS, SLOPES_BY, WAYS
+from coopnet.engine.evaluate import OPERATIONS, SLOPES_BY, STRATEGIES
 from coopnet.engine.memory import bytes_per_sample, chunk_size
 from coopnet.engine.situation import Situation
 from coopnet.engine.strategies import (
@@ -510,7 +510,7 @@ FROZEN = {"frozen": True, "caller": True}  # in fit, where a library is at hand
 
 
 @pytest.mark.parametrize(
-    ("backend", "samples", "width", "options", "way"),
+    ("backend", "samples", "width", "options", "strategy"),
     [
         (LLVM, 1, 32, {}, "spill"),
         (LLVM, 1 << 20, 31, {}, "spill"),
@@ -566,18 +566,18 @@ FROZEN = {"frozen": True, "caller": True}  # in fit, where a library is at hand
         (CUDA, 1, 32, {"stacked": True, "symbolic": True}, "lanes"),
     ],
 )
-def test_choice(backend, samples, width, options, way):
+def test_choice(backend, samples, width, options, strategy):
     options = dict(options)
     net = cn.MLP(3, 2, width=width, depth=3, dropout=options.pop("dropout", 0.0))
     network = described(net, options.pop("layouts_known", True))
-    assert choose(GRADIENTS, Situation(network, backend, samples, **options))[0] == way
+    assert choose(GRADIENTS, Situation(network, backend, samples, **options))[0] == strategy
 
 
 def test_every_way_has_a_function():
-    """And every function is the way of a row."""
-    rows = {row.way for table in (GRADIENTS, EVALUATION) for row in table}
-    assert rows - {None} == WAYS.keys()
-    assert {row.way for row in SLOPES} - {"tangents"} == SLOPES_BY.keys()
+    """And every function is the strategy of a row."""
+    rows = {row.strategy for table in (GRADIENTS, EVALUATION) for row in table}
+    assert rows - {None} == STRATEGIES.keys()
+    assert {row.strategy for row in SLOPES} - {"tangents"} == SLOPES_BY.keys()
 
 
 @pytest.mark.parametrize("lanes", [1, 4, 8, 16, 32])
@@ -586,11 +586,11 @@ def test_every_situation_has_a_row(question, lanes):
     """Or an error that says what to do instead; on GPUs, too, and for vectors of any number of lanes."""
     for s in everything(question, lanes):
         try:
-            way, why = choose(TABLES[question], s)
+            strategy, why = choose(TABLES[question], s)
         except RuntimeError as error:
             assert "; use coopnet.Linear" in str(error) or "evaluate the network outside" in str(error)
         else:
-            assert way and why
+            assert strategy and why
 
 
 def everything(question, lanes):
@@ -598,7 +598,7 @@ def everything(question, lanes):
     table, flags = TABLES[question], (False, True)
     if table is MATRICES:
         for rows, columns, itemsize, *options in itertools.product(
-            (1, 16, 64, 200), (1, 64, 300), (2, 4), *[flags] * 3, [row.way for row in OFFERS]
+            (1, 16, 64, 200), (1, 64, 300), (2, 4), *[flags] * 3, [row.strategy for row in OFFERS]
         ):
             transposed, plain, turns, offer = options
             yield Matrix(rows, columns, itemsize, lanes, transposed, plain, offer, turns)
@@ -633,7 +633,7 @@ def everything(question, lanes):
                     net, backend, samples, 1, lanes, weights, inputs, symbolic or in_call, in_call, frozen, False,
                     deterministic, forced, caller, 100 * caller, room,
                 )  # fmt: skip
-                yield from [Backward(s, way) for way in (*OPERATIONS, *SLOPES_BY)] if table is OFFERS else [s]
+                yield from [Backward(s, strategy) for strategy in (*OPERATIONS, *SLOPES_BY)] if table is OFFERS else [s]
 
 
 @pytest.mark.parametrize("lanes, width, options, expected", [
@@ -648,7 +648,7 @@ def everything(question, lanes):
     (16, 64, {"single": False}, False), (16, 0, {}, False), (16, 64, {"backend": CUDA}, False),
 ])  # fmt: skip
 def test_when_matrices_are_unrolled(lanes, width, options, expected):
-    given = {"piecewise_linear": options.pop("linear", True), "single": options.pop("single", True)}
+    given = {"piecewise_linear": options.pop("linear", True), "single_precision": options.pop("single", True)}
     network = SimpleNamespace(multiplications=width * (16 + 2 * width + 3), **given)
     where = {"backend": LLVM, "samples": 2048, "lanes": lanes, "frozen": True, "weights": False} | options
     assert worth_unrolling(Situation(network, **where)) == expected
@@ -774,7 +774,7 @@ def test_what_is_explained_is_what_runs(ns, backend, chosen, set_limits, width, 
         else:
             dr.enable_grad(field["network.weights"])
             dr.backward(field(list(batch(cn.Key(1))[0]))[0])
-    ran = [way for s, way in chosen if s.weights and s.frozen == frozen and s.samples == samples]
+    ran = [strategy for s, strategy in chosen if s.weights and s.frozen == frozen and s.samples == samples]
     assert ran and set(ran) == {explained.path}
 
 
@@ -792,7 +792,7 @@ def test_what_is_explained_of_functions_of_ones_own(ns, backend, chosen, width, 
         return dr.grad(field["network.weights"])
 
     dr.eval(step(field, x))
-    ran = {way for s, way in chosen if s.weights}
+    ran = {strategy for s, strategy in chosen if s.weights}
     assert ran == {field.explain(samples, fit=False).path}
 
 

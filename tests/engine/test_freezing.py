@@ -92,7 +92,7 @@ def test_unrolled(backend, ns, set_limits, chosen):
         for a, b in zip(found, known, strict=True):
             close(backend, a.numpy(), b.numpy())
     assert frozen.n_recordings < 3
-    assert any(way == "unrolled" for _, way in chosen) == (backend == "llvm")
+    assert any(strategy == "unrolled" for _, strategy in chosen) == (backend == "llvm")
 
 
 @pytest.mark.parametrize("scope", ["loop", "conditional", "call"])
@@ -122,7 +122,7 @@ def test_unrolled_in_symbolic_code(backend, ns, set_limits, chosen, scope):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(limits, "UNROLLED_SAMPLES", 1 << 30)
             close(backend, found, run(field, x, key, few).numpy())
-    assert any(way == "unrolled" for _, way in chosen) == (backend == "llvm" and scope != "call")
+    assert any(strategy == "unrolled" for _, strategy in chosen) == (backend == "llvm" and scope != "call")
 
 
 def test_network(backend, ns):

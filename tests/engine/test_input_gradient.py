@@ -40,8 +40,8 @@ def found(result):
 def ask_for(monkeypatch):
     """``ask_for(way)`` has gradients come about in that way, where there is memory."""
 
-    def ask(way):
-        first = strategies.Row(way, lambda s: s.memory_left and not s.stacked, "the test asks for it")
+    def ask(strategy):
+        first = strategies.Row(strategy, lambda s: s.memory_left and not s.stacked, "the test asks for it")
         monkeypatch.setattr(module("evaluate"), "SLOPES", (first, *strategies.SLOPES))
 
     return ask
@@ -55,7 +55,7 @@ def forced(set_limits, ask_for):
 
 
 @pytest.fixture(params=["chosen", "stored", "again"])
-def way(request):
+def strategy(request):
     """As chosen, by a kernel for each layer, or with activations that are evaluated again."""
     if request.param == "stored":
         request.getfixturevalue("forced")
@@ -82,8 +82,8 @@ NETWORKS = {
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_as_by_tangents(ns, backend, way, name):
-    if way != "chosen" and name in ("softplus", "frequencies"):
+def test_as_by_tangents(ns, backend, strategy, name):
+    if strategy != "chosen" and name in ("softplus", "frequencies"):
         pytest.skip("this way is the same for all activations and encodings: the others here show it")
     net, p, key = field(backend, **NETWORKS[name]), points(ns, 777), cn.Key(9, step=2)
     tolerance = 2e-2 if backend == "cuda" else 2e-5
@@ -93,7 +93,7 @@ def test_as_by_tangents(ns, backend, way, name):
     assert np.abs(by_tangents(net, p, key)[1]).max() > 1e-3
 
 
-def test_forks(ns, backend, way):
+def test_forks(ns, backend, strategy):
     body = cn.Sequential(cn.Linear(16, 16), cn.Tanh())
     network = cn.Sequential(cn.Linear(3, 16), cn.Residual(body), cn.Tanh(), cn.Linear(16, 1))
     net, p = cn.NeuralField(None, network).build(backend, seed=1), points(ns, 300)
@@ -101,7 +101,7 @@ def test_forks(ns, backend, way):
         np.testing.assert_allclose(result, expected, atol=2e-2 if backend == "cuda" else 1e-5)
 
 
-def test_frozen_at_several_sizes(ns, backend, way):
+def test_frozen_at_several_sizes(ns, backend, strategy):
     """Replays at other sizes, odd ones, too, and with other weights."""
     frozen = dr.freeze(lambda net, p: net.value_and_grad(p))
     net, other = field(backend), field(backend).build(backend, seed=8)
@@ -113,7 +113,7 @@ def test_frozen_at_several_sizes(ns, backend, way):
                 np.testing.assert_allclose(result, expected, atol=2e-2 if backend == "cuda" else 1e-5)
 
 
-def test_masked_lanes_and_what_is_not_finite(ns, backend, way):
+def test_masked_lanes_and_what_is_not_finite(ns, backend, strategy):
     net, p = field(backend), points(ns, 100)
     p.x = dr.select(dr.arange(ns.UInt32, 100) == 7, dr.nan, p.x)
     active = dr.arange(ns.UInt32, 100) % 2 == 0
@@ -140,7 +140,7 @@ def test_in_a_symbolic_loop(ns, backend):
     np.testing.assert_allclose(symbolic.numpy(), q.numpy(), atol=5e-2 if backend == "cuda" else 1e-4)
 
 
-def test_what_is_differentiated_stays_so(ns, backend, way):
+def test_what_is_differentiated_stays_so(ns, backend, strategy):
     net, p = field(backend), points(ns, 64)
     dr.enable_grad(net["network.weights"])
     _, gradient = net.value_and_grad(p)

@@ -53,7 +53,9 @@ def test_equal_to_derivatives_of_drjit(backend, ns, set_limits, chosen, how, act
 
     found = (dr.freeze(run) if frozen else run)(field, points(ns))
     dr.eval(found)  # at once: one kernel
-    assert {way for s, way in chosen if s.inputs} == {"kernel and way back" if backend == "llvm" else "builtin"}
+    assert {strategy for s, strategy in chosen if s.inputs} == {
+        "kernel, forward and back" if backend == "llvm" else "builtin"
+    }
     set_limits(UNROLLED_SAMPLES=1 << 30, COPIES_SAMPLES=1 << 30)
     expected = run(field, points(ns))
     dr.eval(expected)
@@ -76,7 +78,7 @@ def test_wide_layers_between_kernels(llvm, set_limits, chosen, how, kept, activa
 
     found = (dr.freeze(run) if frozen else run)(field, points(llvm))
     dr.eval(found)
-    assert {way for s, way in chosen if s.inputs} == {"store"}
+    assert {strategy for s, strategy in chosen if s.inputs} == {"store"}
     set_limits(WIDE_SAMPLES=1 << 30, COPIES_SAMPLES=1 << 30)
     expected = run(field, points(llvm))
     dr.eval(expected)
@@ -95,7 +97,7 @@ def test_against_finite_differences(llvm, set_limits, chosen):
         return [dr.grad(v) for v in x]
 
     found = gradient(field, points(llvm))
-    assert [way for s, way in chosen if s.inputs] == ["kernel and way back"]
+    assert [strategy for s, strategy in chosen if s.inputs] == ["kernel, forward and back"]
     for i, derivative in enumerate(found):
         above, below = points(llvm), points(llvm)
         above[i] += step

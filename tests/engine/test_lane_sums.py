@@ -20,7 +20,7 @@ def in_lanes(set_limits, play_lanes, chosen):
     """Short batches are summed in lanes; returns what was chosen where weights were differentiated."""
     play_lanes(16)
     set_limits(UNROLLED_SAMPLES=1, LANE_SUM_SAMPLES=1, LANE_TURNS=20, LANES=48)
-    return lambda: {way for s, way in chosen if s.weights}
+    return lambda: {strategy for s, strategy in chosen if s.weights}
 
 
 def network(width=13, depth=2, activation="relu", dropout=0.0, bias=True):

@@ -128,8 +128,8 @@ def test_where_matrices_are_copied(backend, ns, lanes, set_limits, monkeypatch, 
 def test_blocks_are_alike(backend, ns, lanes, columns, expected):
     a = matrix(ns, 200, columns if backend == "llvm" else max(columns, 16))[0]
     described = multipliers.described(a, transposed=False)
-    way, parts = choose(MATRICES, described)[0], [a]
-    if way == "row blocks":
+    strategy, parts = choose(MATRICES, described)[0], [a]
+    if strategy == "row blocks":
         parts = multipliers._row_blocks(a, described)
     sizes = [part.shape[0] for part in parts]
     assert len(sizes) == (expected[lanes] if backend == "llvm" else 1)

@@ -39,7 +39,7 @@ def test_when_it_is_asked_for(leaf, view, backend):
     parts = [leaf(0), leaf(0.5) + dr.opaque(leaf, 0, 10), dr.opaque(leaf, 1, 10)]
 
     def changed(views, used):
-        return [a.index != b.index for a, b in zip(registers.with_room(parts, views, used), parts, strict=True)]
+        return [a.index != b.index for a, b in zip(registers.request_registers(parts, views, used), parts, strict=True)]
 
     assert changed([view], registers.SHARE) == [False, False, False]
     assert changed([], registers.SHARE + 1) == [False, False, False]

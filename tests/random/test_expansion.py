@@ -128,7 +128,7 @@ def test_whole_samples_are_dropped_by_one_factor_on_cuda(llvm):
 def test_registers_for_masks_are_asked_for(llvm, monkeypatch):
     """Of those that a mask, its draws and the vector take; through the matrix, if there is one."""
     asked = []
-    monkeypatch.setattr(expansion, "with_room", lambda parts, views, used: asked.append((views, used)) or parts)
+    monkeypatch.setattr(expansion, "request_registers", lambda parts, views, used: asked.append((views, used)) or parts)
     x = drnn.CoopVec([llvm.Float16(v) for v in numbers(8, 3)])
     given = expansion.expansion(MaskLaw(0.3), llvm.Float16, 8)
     with as_cuda(laws):
