@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 import weakref
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from ..random.key import Key
 from .affine import Affine, with_bias
 from .memory import chunk_size, inputs, kept_bytes, kept_outputs, unneeded_outputs
 from .network_op import Plan
-from .ops import Bundle, Op, affine
+from .ops import Bundle, Op, Record, Tape, affine, evaluate
 from .products import vectors_together
 from .row_vectors import PACKET, Rows, RowVector, columns, spilled
 from .strategies import kernels_end
@@ -179,7 +180,46 @@ class ActivationCache:
         pin_batch_size(sample)
         return result
 
-    def reader(self) -> Any:
-        """The counterpart of :meth:`write`: returns the kept vectors, in the same order."""
-        kept: Iterator[RowVector] = iter(self._kept)
-        return lambda op, x: [next(kept) for _ in x]
+    def tape(self, plan: Plan, xs: list, key: Key | None) -> Tape:
+        """The tape of the network, from the kept vectors."""
+        kept = [list(bundle) for bundle in zip(*[iter(self._kept)] * plan.vectors, strict=True)]
+        if any(op.bodies for op in self.ops):
+            inputs_of = iter(kept)
+            return plan.evaluate(self.ops, xs, key, lambda op, x: next(inputs_of))
+        return KeptTape(self.ops, plan.split(xs), kept, key)
+
+
+class KeptTape(Tape):
+    """A tape that is traced from ``kept``, the input bundles of all matrices, while the backward pass goes through it.
+
+    Kernels compute in the order of tracing. If all layers were traced first, their outputs would stay in registers
+    until the backward pass needs them, to differentiate activations.
+    """
+
+    def __init__(self, ops: Sequence[Op], x: Bundle, kept: Sequence[Bundle], key: Key | None):
+        self._ops, self._x, self._kept, self._key = ops, x, kept, key
+
+    @property
+    def ops(self) -> Sequence[Op]:
+        return self._ops
+
+    @property
+    def x(self) -> Bundle:
+        return self._x
+
+    def backward(self) -> Iterator[Record]:
+        starts = [i for i, op in enumerate(self._ops) if op.affine]
+        bounds = itertools.pairwise([*starts, len(self._ops)])
+        for i, (start, stop) in reversed(list(enumerate(bounds))):
+            take = functools.partial(_take, self._kept[i])
+            records = evaluate(self._ops[start:stop], self._kept[i], self._key, take).records
+            if i + 1 < len(starts):
+                records[-1].y = self._kept[i + 1]
+            yield from reversed(records)
+        if starts and starts[0] > 0:
+            yield from reversed(evaluate(self._ops[: starts[0]], self._x, self._key).records)
+
+
+def _take(kept: Bundle, op: Affine, x: Bundle) -> Bundle:
+    """A :data:`~.ops.Store` that replaces any bundle by ``kept``."""
+    return kept

@@ -51,7 +51,7 @@ class Plan:
 
     def _vectors(self, components: Sequence[Any], tape: Tape) -> Bundle:
         """The bundle of tangents or cotangents along ``tape``, which are often constants."""
-        known = list(tape.records[0].x[0]) if any(map(is_literal, components)) else []
+        known = list(tape.x[0]) if any(map(is_literal, components)) else []
         return [vector(parts, known) for parts in split(components, self.vectors)]
 
 

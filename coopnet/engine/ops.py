@@ -17,7 +17,7 @@ computed in the same ways as those of plain vectors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import drjit as dr
@@ -45,6 +45,19 @@ class Tape:
 
     def __init__(self, records: list[Record], y: Bundle):
         self.records, self.y = records, y
+
+    @property
+    def ops(self) -> Sequence[Op]:
+        return [record.op for record in self.records]
+
+    @property
+    def x(self) -> Bundle:
+        """The input bundle."""
+        return self.records[0].x
+
+    def backward(self) -> Iterator[Record]:
+        """The records, the last one first."""
+        return reversed(self.records)
 
     def flat(self) -> list:
         """The components of the output's vectors, one after the other."""
@@ -126,9 +139,9 @@ def pullback(
 
     ``ordered`` as for :func:`evaluate`: without it, the input's cotangents would come before what ``visit`` traces.
     """
-    first = next((i for i, record in enumerate(tape.records) if affine([record.op])), len(tape.records))
-    for i in reversed(range(len(tape.records))):
-        record = tape.records[i]
+    ops = tape.ops
+    first = next((i for i, op in enumerate(ops) if affine([op])), len(ops))
+    for i, record in zip(reversed(range(len(ops))), tape.backward(), strict=True):
         dy = dy if record.op.takes_rows else [packed(d) for d in dy]
         below = record.op.pullback(record, dy, key, wanted or i > first, visit)
         if below is None:

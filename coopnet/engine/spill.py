@@ -111,7 +111,7 @@ def back_from(
         # number of lanes when they replay it.
         dys = [dr.copy(v) for v in dys]
         dr.make_opaque(dys[0])
-    tape = plan.evaluate(cache.ops, xs, key, cache.reader())
+    tape = cache.tape(plan, xs, key)
     products, dxs = spill(plan, cache.ops, tape, dys, key, cache.samples, cache.together, cache)
     if cache.between_kernels:
         dxs = only(live(dys), cache.marked(dxs))
