@@ -154,8 +154,9 @@ def _gelu_curvature(w: Any, x: Any, y: Any) -> Any:
 
 
 def _silu_slope(w: Any, x: Any, y: Any) -> Any:
+    # not from y as well: with long vectors, a GPU's registers hold one less
     s = _sigmoid(x)
-    return w * (s + y * (1 - s))
+    return w * (s * dr.fma(x, 1 - s, 1))
 
 
 def _silu_curvature(w: Any, x: Any, y: Any) -> Any:
