@@ -217,7 +217,7 @@ def test_sentences_with_figures():
             f"{by_torch(128, 0.1)} with dropout",
             f"a network 64 wide takes about {first_step('64'):.0f} seconds to compile the first time, and with dropout "
             f"{first_step('64/dropout'):.0f} seconds",
-            f"One of 96 takes {first_step('96'):.0f} seconds",
+            f"A network 96 wide takes {first_step('96'):.0f} seconds",
             f"in {inferred[0]:.2f} to {inferred[-1]:.2f} of the time of coopnet's kernel",
         ],
         "coming_from/drjit_nn": [f"in {min(small):.2f} to {max(small):.2f} of coopnet's time"],
