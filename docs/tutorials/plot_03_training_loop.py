@@ -47,7 +47,7 @@ for name in truth:
 
 
 def place(poses, i, u, v):
-    """The position in the scene of a point of snapshot ``i``, given relative to the snapshot's middle."""
+    """The position in the scene of a point of snapshot ``i``, given from its middle."""
     x, y, angle = (dr.gather(Float, poses[name], i) for name in ("x", "y", "angle"))
     s, c = dr.sincos(angle)
     return [x + c * u - s * v, y + s * u + c * v]

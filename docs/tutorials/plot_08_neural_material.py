@@ -36,7 +36,7 @@ N = 128
 
 
 def noise(slope, seed):
-    """Periodic noise, its spectrum falling with ``slope``, as ranks: the share of values below a limit is the limit."""
+    """Periodic noise, its spectrum falling with ``slope``, as ranks from 0 to 1."""
     rng = np.random.default_rng(seed)
     f = np.hypot(*np.meshgrid(np.fft.fftfreq(N) * N, np.fft.fftfreq(N) * N))
     spectrum = np.fft.fft2(rng.normal(size=(N, N))) / np.maximum(f, 1) ** slope

@@ -173,7 +173,7 @@ def posterior(field, chosen):
 
 
 def unsure(known, view):
-    """The deviation of the outputs along each ray, weighted by each point's contribution to the pixel.
+    """The deviation along each ray, weighted by each point's share of the pixel.
 
     Unknown places may stop the ray: densities are raised by 0.3 deviations.
     """
