@@ -534,8 +534,7 @@ def sentences(results: dict[str, Any]) -> list[str]:
             f"and that of always taking the farthest view {shown(goal['gain of the farthest'], signed=True)} dB"
         )
         found.append(
-            "The gain by visits alone (sums of how little rays are known) is "
-            f"{shown(goal['gain of visits'], signed=True)} dB"
+            f"The gain by visits alone (sums of `Visits.along`) is {shown(goal['gain of visits'], signed=True)} dB"
         )
     waves = [row for row in results.get("texture", ()) if row["encoding"] == ENCODINGS[1]]
     if short_ones := values(waves, SHORT_TRAININGS, "psnr"):

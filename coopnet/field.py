@@ -54,7 +54,7 @@ class NeuralField(Module):
             ``None`` leaves coordinates as they are.
 
     Raises:
-        TypeError: ``encoding`` or ``network`` is no module, or ``bounds`` no pair.
+        TypeError: ``encoding`` or ``network`` is not a module, or ``bounds`` not a pair.
         ValueError: ``output`` or ``in_features`` is another value; ``bounds`` that are not finite, not ``low < high``
             in single precision, or of another number of coordinates.
 
@@ -297,11 +297,11 @@ class NeuralField(Module):
             frozen: inside a function frozen by ``dr.freeze``, as in :func:`coopnet.fit`?
             fit: is this function a step of :func:`coopnet.fit`? ``False`` for a function that you freeze yourself,
                 in which no library can multiply.
-            steps: how many steps ``fit`` is asked for: in short runs, it takes ways that compile faster. 0 if that is
+            steps: the ``steps`` of ``fit``: short runs use ways that compile faster. 0 if that is
                 not known.
 
         Raises:
-            ValueError: ``batch`` is no positive int; ``steps`` is no int from 0 on; the field is not built.
+            ValueError: ``batch`` is not a positive int; ``steps`` is not an int from 0 on; the field is not built.
 
         >>> print(field.explain(2**20))
         """

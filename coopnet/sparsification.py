@@ -80,7 +80,7 @@ def sparsification(error: Any, uncertainty: Any, *, norm: str = "mean") -> Spars
     lowest = float(e.min())
     ensure(lowest >= 0, f"{_WHERE}: error has {lowest:g} in it; magnitudes of at least 0 are needed.")
     largest = e.max()
-    ensure(largest > 0, f"{_WHERE}: error is 0 everywhere; nothing can be told from that.")
+    ensure(largest > 0, f"{_WHERE}: error is 0 everywhere; the curve is undefined.")
 
     power = 1 if norm == "mean" else 2
     magnitudes = (e.ravel() / largest) ** power  # no overflow; the scale cancels

@@ -743,7 +743,7 @@ def test_interrupt_keeps_a_checkpoint(photo, tmp_path, backend, capsys, no_plots
     assert not errors
     steps = len(cn.io.read(out / "field.safetensors").tensors["train.losses"])
     assert steps >= 1 and f"after step {steps} of 1000000" in said and str(out / "field.safetensors") in said
-    (command,) = (line.removeprefix("go on with: ") for line in said.splitlines() if "go on with" in line)
+    (command,) = (line.removeprefix("resume with: ") for line in said.splitlines() if "resume with" in line)
     program, *arguments = shlex.split(command)
     assert program == "coopnet" and arguments[-1] == "--resume"
     arguments[arguments.index("--steps") + 1] = str(steps + 2)
@@ -800,7 +800,7 @@ def test_every_option_is_in_the_command_that_goes_on(photo, tmp_path, capsys, mo
     # and what is printed
     said = capsys.readouterr().out
     assert "stopped after step 4 of 77" in said
-    _, command, path, *printed = shlex.split(said.split("go on with: ")[1])
+    _, command, path, *printed = shlex.split(said.split("resume with: ")[1])
     assert (command, path, printed[-1]) == ("fit", str(photo), "--resume")
     pairs = dict(zip(printed[:-1:2], printed[1:-1:2], strict=True))
     assert pairs == {f"--{name}": value for name, value in given.items()} | {"-o": str(tmp_path / "out")}
@@ -808,7 +808,7 @@ def test_every_option_is_in_the_command_that_goes_on(photo, tmp_path, capsys, mo
     checkpoint["field"].unlink()
     assert cli.main(["fit", str(photo), "-o", str(tmp_path / "out"), "-q"]) == 130
     said = capsys.readouterr().out
-    assert "no checkpoint was written" in said and "go on with" not in said
+    assert "no checkpoint was written" in said and "resume with" not in said
 
 
 def test_defaults(photo, tmp_path, monkeypatch, backend, capsys):

@@ -186,7 +186,7 @@ class Mover:
         if isinstance(value, drnn.CoopVec):
             raise TypeError("to: a CoopVec lives within a kernel; move its components, list(x).")
         if isinstance(value, drnn.MatrixView):
-            raise TypeError("to: a packed matrix cannot be moved by itself; move the NeuralField that has it.")
+            raise TypeError("to: a packed matrix cannot be moved alone; move the NeuralField that has it.")
         foreign = type(value).__module__.startswith("mitsuba")
         if _parts(value) is not None and not foreign:
             return self.parts_of(value)
@@ -263,7 +263,7 @@ class Mover:
         ending = ".ad" if base is not None and base.__module__.endswith(".ad") else ""
         module = importlib.import_module(f"drjit.{self.backend}{ending}")
         if base is None or not hasattr(module, base.__name__):
-            raise TypeError(f"to: a {tp.__name__} cannot be moved; make an array of drjit's of it.")
+            raise TypeError(f"to: a {tp.__name__} cannot be moved; convert it to a Dr.Jit array.")
         return getattr(module, base.__name__)
 
     def _texture(self, value: Any) -> Any:
@@ -312,9 +312,9 @@ class Mover:
             if self.has(value):
                 return value
             if _packed(name):
-                alone = f"{name!r} is in a layout of its backend's, and nothing here says which"
-                hint = "as in to((field, optimizer), ...); arrays that are no packed weights need another name"
-                raise ValueError(f"to: {alone}; move it along with its field, {hint}.")
+                alone = f"{name!r} is in the packed layout of its backend, and its field is not part of this call"
+                hint = "to((field, optimizer), ...); arrays that are not packed weights need another name"
+                raise ValueError(f"to: {alone}; pass both, {hint}.")
             return self._array(dr.detach(value))
         old, new = known
         numbers = dr.detach(value).numpy()
@@ -328,7 +328,9 @@ class Mover:
 
     def _optimizer(self, value: Any) -> Any:
         if self.backend == NUMPY:
-            raise TypeError(f"to: {type(value).__name__} works on Dr.Jit's arrays; NumPy has no place for it.")
+            raise TypeError(
+                f"to: {type(value).__name__} works on Dr.Jit's arrays; optimizers cannot be moved to NumPy."
+            )
         new = copy.copy(value)
         for name, attribute in vars(value).items():
             if name != "state":
@@ -378,7 +380,7 @@ def _packed(name: str) -> bool:
 
 
 def _parts(value: Any) -> dict[Any, Any] | None:
-    """The contents of the container ``value``, by index, key or attribute; ``None`` if it is no container."""
+    """The contents of the container ``value``, by index, key or attribute; ``None`` if it is not a container."""
     if isinstance(value, type):
         return None
     if isinstance(value, (list, tuple)):

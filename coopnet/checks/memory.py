@@ -72,7 +72,7 @@ def _free(root: Path) -> int | None:
 
 
 def _address_space(root: Path) -> int | None:
-    with suppress(OSError, ValueError, IndexError):  # "unlimited" is no number
+    with suppress(OSError, ValueError, IndexError):  # "unlimited" is not a number
         for line in (root / "proc/self/limits").read_text().splitlines():
             if line.startswith("Max address space"):
                 used = int((root / "proc/self/statm").read_text().split()[0])
@@ -85,7 +85,7 @@ def _container(root: Path) -> int | None:
     left = []
     for mount, names in (("sys/fs/cgroup", _CGROUP_2), ("sys/fs/cgroup/memory", _CGROUP_1)):
         for group in _groups(root, names):
-            with suppress(OSError, ValueError):  # "max" is no number: no limit
+            with suppress(OSError, ValueError):  # "max" is not a number: no limit
                 left.append(_available(root / mount / group, *names[1:]))
     return min(left, default=None)
 

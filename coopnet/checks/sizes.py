@@ -53,7 +53,7 @@ def check_entries(where: str, what: str, shape: tuple[int, ...], itemsize: int =
         raise ValueError(f"{where}: {numbers} are more than an array can hold, fewer than 2^32.")
     needed = count * itemsize
     if on_host and (left := scarcest([needed, needed])) is not None:
-        raise NoRoom(f"{where}: {numbers} are more than fit: twice {shown_bytes(needed)}, but {left} are left.")
+        raise NoRoom(f"{where}: {numbers} do not fit: twice {shown_bytes(needed)}, but {left} are left.")
 
 
 def _count(n: int) -> str:

@@ -29,13 +29,13 @@ def drop_probability(p: float | None) -> float | None:
 
 def fraction(share: float | None) -> float | None:
     """``share``, if it is in (0, 1]."""
-    ensure(share is None or 0 < share <= 1, f"{share} is no fraction in (0, 1].", typer.BadParameter)
+    ensure(share is None or 0 < share <= 1, f"{share} is not a fraction in (0, 1].", typer.BadParameter)
     return share
 
 
 def positive(number: float) -> float:
     """``number``, if it is positive and finite."""
-    ensure(0 < number < math.inf, f"{number} is no positive number.", typer.BadParameter)
+    ensure(0 < number < math.inf, f"{number} is not a positive number.", typer.BadParameter)
     return number
 
 

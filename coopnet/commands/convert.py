@@ -74,9 +74,9 @@ def _numbers(path: Path, raw: str | None) -> np.ndarray:
         try:
             return np.load(path, allow_pickle=False)
         except ValueError:  # NumPy's message is about pickles rather than about the file
-            problem = "is no .npy file of numbers, or a damaged one; write one with numpy.save."
+            problem = "is not a .npy file of numbers, or a damaged one; write one with numpy.save."
             raise ValueError(f"{str(path)!r} {problem}") from None
     data = path.read_bytes()
     size = np.dtype(raw).itemsize
-    ensure(len(data) % size == 0, f"{str(path)!r} has {len(data)} bytes, no multiple of the {size} of a {raw}.")
+    ensure(len(data) % size == 0, f"{str(path)!r} has {len(data)} bytes, not a multiple of the {size} of a {raw}.")
     return np.frombuffer(data, np.dtype(raw).newbyteorder("<")).astype(raw)

@@ -85,7 +85,7 @@ def fit(
     are laid over white. Of a mesh, writes picture.png, loss.png and field.safetensors; needs coopnet[mesh]. Ctrl-C
     and SIGTERM keep a checkpoint to --resume from. Existing files are replaced with --force only.
     """
-    ensure(not (resume and force), "--resume goes on from a checkpoint, and --force replaces it.", typer.BadParameter)
+    ensure(not (resume and force), "--resume continues from a checkpoint, and --force replaces it.", typer.BadParameter)
     mesh = source.suffix.lower() in MESHES
     other, kind, option = ("pixels", "a mesh", "--points") if mesh else ("points", "an image", "--pixels")
     waves = f"{str(source)!r} is a mesh, and --encoding {encoding} repeats itself; hashgrid or identity is needed."
@@ -158,7 +158,7 @@ def _fit_image(source: Path, output: Path, chosen: dict, settings: dict, run: di
     print(f"PSNR on held-out pixels: {held_out}")
     seen, unseen = result.psnr_training, result.psnr_held_out
     if seen is not None and unseen is not None and seen - unseen > BY_HEART:
-        hint = "it knows the training pixels by heart; try more --pixels, another --encoding, or --dropout"
+        hint = "it has memorized the training pixels; try more --pixels, another --encoding, or --dropout"
         print(f"The field fits the training pixels better by more than {BY_HEART} dB: {hint}.")
     _print_files(result.files)
 
@@ -181,7 +181,7 @@ def _fit_mesh(source: Path, output: Path, chosen: dict, settings: dict, run: dic
     _ended(result.training, result.files, source, output, settings | chosen)
     print(f"mean error of the distance: {result.error_near:.2e} of the longest side near the surface, ", end="")
     print(f"{result.error_space:.2e} in the cube")
-    print(f"inside and outside told apart: {100 * result.signs:.2f} % of held-out points")
+    print(f"correct sign (inside or outside): {100 * result.signs:.2f} % of held-out points")
     _print_files(result.files)
 
 
@@ -198,7 +198,7 @@ def _ended(training: FitResult, files: Mapping[str, Path], source: Path, output:
             words = ["coopnet", "fit", name, "-o", str(output)]
             words += [word for key, value in settings.items() for word in (f"--{key}", str(value))]
             command = shlex.join([*words, "--resume"])
-            written = f"the checkpoint is {files['field']}\ngo on with: {command}"
+            written = f"the checkpoint is {files['field']}\nresume with: {command}"
         print(f"stopped after step {training.steps} of {settings['steps']}; {written}")
         raise Stopped
     print(f"{training.steps} steps in {training.seconds:.1f} s, final loss {training.losses[-1]:.3g}")

@@ -89,7 +89,7 @@ def pixels(index: Any, width: int, height: int, region: Region | None = None) ->
     is 1/2.
 
     Raises:
-        TypeError, ValueError: ``index`` is no ``UInt32``; a size or region that is not positive.
+        TypeError, ValueError: ``index`` is not a ``UInt32``; a size or region that is not positive.
 
     >>> x, y = image.pixels(dr.arange(dr.auto.UInt32, 4 * 6), width=6, height=4)
     >>> dr.width(x), dr.width(y)

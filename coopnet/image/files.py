@@ -31,8 +31,8 @@ def load(path: str | os.PathLike[str]) -> np.ndarray:
 
     Raises:
         OSError: there is no such file, or it cannot be read.
-        ValueError: it is no image, damaged, too large, for Pillow or for the memory that is left, or has numbers that
-            are not those of an image: floats outside [0, 1], ints outside [0, 65535], NaN.
+        ValueError: it is not an image, damaged, too large, for Pillow or for the memory that is left, or has numbers
+            that are not those of an image: floats outside [0, 1], ints outside [0, 65535], NaN.
 
     >>> image.save("grey.png", np.full((4, 6, 1), 0.5))
     >>> image.load("grey.png").shape

@@ -53,7 +53,7 @@ def _locked(where: str, folder: Path) -> Iterator[None]:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(handle)
-        problem = f"{where}: directory is {str(folder)!r}, to which another run is writing"
+        problem = f"{where}: directory is {str(folder)!r}, to which another run writes"
         raise OSError(f"{problem}; wait for its end, or choose another one.") from None
     except OSError:  # a file system without locks
         pass
@@ -111,7 +111,7 @@ def check_same_run(where: str, checkpoint: Path, metadata: dict[str, Any], steps
             if given[name] != value:
                 other = f"its {name} is {given[name]!r}, not {value!r}"
                 other = f"it is of another {_DIGESTS[name]}, not this one" if name in _DIGESTS else other
-                hint = "resume with what it was begun with, or begin another run in another folder"
+                hint = "resume with the original settings, or begin another run in another folder"
                 raise ValueError(f"{problem}: {other}; {hint}.")
     taken = len(tensors.get(f"{TRAIN}losses", ()))
     ensure(taken <= steps, f"{where}: {str(checkpoint)!r} is at step {taken} already; steps={steps} is less.")

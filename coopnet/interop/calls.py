@@ -65,7 +65,7 @@ class Calls:
         calls = [k for k in calls if not k.used] or calls
         count = f"{len(calls)} calls" if calls else "no call"
         problem = (
-            f"torch.Module: dropouts are computed again on the way back, as by torch.utils.checkpoint, but {count}"
+            f"torch.Module: dropouts are computed again in the backward pass, as by torch.utils.checkpoint, but {count}"
         )
         advice = "give each call a key of its own, module(x, coopnet.Key(seed, step=i))"
         ensure(len(calls) == 1, f"{problem} had this input, so that their masks are not known; {advice}.", RuntimeError)

@@ -57,14 +57,14 @@ class Module(torch.nn.Module):
     on PyTorch's generators. The number of the next call is the buffer ``step``, which ``state_dict()`` keeps. In
     evaluation mode there is no dropout. ``module(x, key)`` uses the masks of ``key`` in either mode, and is not
     counted. If ``torch.utils.checkpoint`` computes a call again, it has the same masks, and is not counted: the call is
-    recognized by its input. If several calls had the same input, ``RuntimeError`` asks for keys.
+    recognized by its input. If several calls had the same input, a ``RuntimeError`` says that keys are needed.
 
     Args:
         field: a built :class:`coopnet.NeuralField` with parameters; neither kept nor changed.
         seed: of the dropouts, an int in [0, 2^64).
 
     Raises:
-        TypeError: ``field`` is no field.
+        TypeError: ``field`` is not a field.
         ValueError: the field is not built or has no parameters; ``seed`` is out of range.
 
     >>> module = Module(cn.NeuralField(cn.Frequency(6, in_features=2), cn.MLP(out_features=3)).build("llvm"))
@@ -101,7 +101,7 @@ class Module(torch.nn.Module):
             A tensor ``(..., out_features)``.
 
         Raises:
-            TypeError: ``x`` is no floating point tensor; ``key`` is no key.
+            TypeError: ``x`` is not a floating point tensor; ``key`` is not a key.
             ValueError: ``x`` has another number of coordinates, or is on another device than the parameters, or that is
                 no device of coopnet's.
             BackendError: coopnet cannot use that device here.

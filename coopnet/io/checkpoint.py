@@ -200,7 +200,7 @@ def _training_array(name: Any, value: Any) -> np.ndarray:
     try:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(f"save: tensors[{shown(name)}] is no array: {error}") from None
+        raise TypeError(f"save: tensors[{shown(name)}] is not an array: {error}") from None
     known = array.dtype.newbyteorder("=").type in _NAMES
     ensure(known, f"save: tensors[{shown(name)}] holds {array.dtype}; bools, integers or floats are needed.", TypeError)
     return np.require(array, array.dtype.newbyteorder("<"), "C")
@@ -249,7 +249,7 @@ def read_file(path: str | os.PathLike[str], where: str, training: bool) -> Check
     """As :func:`read`, with errors of the function ``where``; without ``training``, no tensors of a run."""
     library = require_safetensors()
     path = file_name(path, where)
-    _ensure(regular(path, where).st_size, where, path, "no safetensors file: it is empty.")
+    _ensure(regular(path, where).st_size, where, path, "not a safetensors file: it is empty.")
     open(path, "rb").close()  # raises PermissionError, naming the path
     tensors = {}
     try:
@@ -267,13 +267,13 @@ def read_file(path: str | os.PathLike[str], where: str, training: bool) -> Check
                 except (ValueError, TypeError, OverflowError) as error:  # NumPy rejects the shape
                     raise _bad(where, path, f"{shown(name)} cannot be read: {error}.") from None
     except library.SafetensorError as error:
-        raise _bad(where, path, f"no safetensors file, or a damaged or truncated one ({error}).") from None
+        raise _bad(where, path, f"not a safetensors file, or a damaged or truncated one ({error}).") from None
     return Checkpoint(architecture, user, tensors)
 
 
 def _header(header: Mapping[str, str], where: str, path: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """The architecture, and the caller's metadata, from the header of a file."""
-    foreign = "a safetensors file, but not one of coopnet: it describes no field."
+    foreign = "a safetensors file, but not one of coopnet: it does not describe a field."
     _ensure("coopnet" in header, where, path, foreign)
     try:
         architecture = json.loads(header["coopnet"], parse_constant=_no_constant)

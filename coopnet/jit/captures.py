@@ -50,8 +50,8 @@ class Captures:
 def text_key(*values: Any) -> str:
     """``values`` as part of the key of a frozen function: a new string.
 
-    Dr.Jit visits each Python object once. Of a ``bool`` or small ``int`` that occurs anywhere among the inputs before,
-    such as in a network's settings, it keeps only that it is there, and not which one it is.
+    Dr.Jit visits each Python object once. If the same ``bool`` or small ``int`` occurred earlier in the inputs, such as
+    in a network's settings, it records only that it recurs, not its value.
     """
     return f"key {values!r}"
 

@@ -41,8 +41,8 @@ def suspended(leaf: type) -> bool:
 
 
 def scope_number(tp: type) -> int:
-    """A number that is another one after a loop, conditional or virtual call has been traced symbolically, on the
-    backend of the Dr.Jit type ``tp``.
+    """A counter that changes whenever a loop, conditional or call has been traced symbolically, on the backend of the
+    Dr.Jit type ``tp``.
     """
     return dr.detail.scope(dr.backend_v(tp))
 

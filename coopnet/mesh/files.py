@@ -44,7 +44,7 @@ def load(path: str | os.PathLike[str]) -> Mesh:
 
     Raises:
         OSError: there is no such file, or it cannot be read.
-        ValueError: it is no mesh, damaged, or without area.
+        ValueError: it is not a mesh, damaged, or without area.
         ImportError: the package trimesh is missing.
 
     >>> found = mesh.load("cube.obj")
@@ -63,10 +63,10 @@ def load(path: str | os.PathLike[str]) -> Mesh:
     except Exception as error:  # readers of formats raise all kinds of errors
         said = str(error).rstrip(".!") or type(error).__name__
         raise ValueError(
-            f"{str(path)!r} is no {path.suffix[1:].upper()} mesh, or a damaged one; export it again ({said})."
+            f"{str(path)!r} is not a valid {path.suffix[1:].upper()} mesh; export it again ({said})."
         ) from None
     needed = "a surface of triangles or polygons is needed"
-    ensure(len(faces), f"{str(path)!r} has no triangles, or is no {path.suffix[1:].upper()} file; {needed}.")
+    ensure(len(faces), f"{str(path)!r} has no triangles, or is not a valid {path.suffix[1:].upper()} file; {needed}.")
     ensure(faces.min() >= 0 and faces.max() < len(vertices), f"{str(path)!r} names vertices that it does not have.")
     used = vertices[faces]
     ensure(np.isfinite(used).all(), f"{str(path)!r} has vertices that are not finite; repair it, or export it again.")

@@ -38,7 +38,7 @@ def render(
 
     Raises:
         TypeError, ValueError: a field that is not built, or has not 3 coordinates and one output; sizes that are not
-            positive; angles that are no numbers, an ``elevation`` outside [-90, 90]; another ``up``.
+            positive; angles that are not numbers, an ``elevation`` outside [-90, 90]; another ``up``.
 
     >>> mesh.render(mesh.make_field(encoding="identity", units=16).build(), width=6, height=4).shape
     (4, 6, 3)

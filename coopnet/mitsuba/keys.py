@@ -30,7 +30,7 @@ def _set(self: Any, key: Any) -> None:
 
 
 def _set_with_index(self: Any, key: Any) -> None:
-    missing = "key has no index, and in Mitsuba's virtual calls lanes have no number; pass Key(seed, index=0)"
+    missing = "key has no index, and lanes have no number in Mitsuba's virtual calls; pass Key(seed, index=0)"
     without = isinstance(key, Key) and key.index is None
     ensure(not without, f"{type(self).__name__}: {missing}, which is shared by all samples.")
     _set(self, key)

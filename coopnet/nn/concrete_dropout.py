@@ -254,7 +254,7 @@ def concrete_penalty(net: Module, samples: int, *, length: float = 1e-4, noise: 
     for layer, behind in dropouts:
         linear = next((m for m in behind if isinstance(m, drnn.Linear)), None)
         known = linear is not None and id(linear) in matrices
-        ensure(known, f"{where}: no linear layer with weights stands behind a ConcreteDropout.")
+        ensure(known, f"{where}: no linear layer with weights follows a ConcreteDropout.")
         matrix = matrices[id(linear)]
         logit = layer.logit.value.data
         single = type(logit)

@@ -73,9 +73,9 @@ class DropLevels(Dropout):
         if key is None or not self.active():
             return x
         each, width = self.n_features_per_level, kinds.features(x, kind)
-        ensure(each is not None, f"{where}: how many features a level has is not known; build the field first.")
+        ensure(each is not None, f"{where}: the number of features per level is unknown; build the field first.")
         divisible = width % each == 0
-        ensure(divisible, f"{where}: the input has {width} features, which is no number of levels of {each} features.")
+        ensure(divisible, f"{where}: the input has {width} features, not a multiple of the {each} features of a level.")
         samples = kinds.samples(x, kind)
         law = self.law
         if not self.per_sample:
@@ -99,6 +99,6 @@ class DropLevels(Dropout):
         if self.n_features_per_level is None:
             index = next(i for i, layer in enumerate(layers) if layer is self)
             before = [layer for layer in layers[:index] if isinstance(layer, Lattice)]
-            hint = "put it behind a Grid, HashGrid or Permutohedral, or give n_features_per_level"
+            hint = "put it after a Grid, HashGrid or Permutohedral, or give n_features_per_level"
             ensure(before, f"DropLevels: there is no grid before it; {hint}.")
             self.n_features_per_level = before[-1].n_features_per_level

@@ -241,7 +241,7 @@ class Module(drnn.Module):
         fields = [layer for layer in children(self) if getattr(layer, "precision", None)]
         others = len(list(parameters(self))) - sum(len(list(parameters(field))) for field in fields)
         name = type(self).__name__
-        alone = f"a {name} cannot be moved by itself; put it into a field, NeuralField(None, {name}(...)).build()"
+        alone = f"a {name} cannot be moved alone; put it into a field, NeuralField(None, {name}(...)).build()"
         ensure(not others, f"to: {alone}.", TypeError)
         return mover.parts_of(self) if fields else self
 

@@ -38,7 +38,8 @@ class OneBlob(Encoding):
         ``n_bins`` features per coordinate.
 
     Raises:
-        ValueError: ``n_bins`` is not positive, ``periodic`` is no bool, or the input has another number of coordinates.
+        ValueError: ``n_bins`` is not positive, ``periodic`` is not a bool, or the input has another number of
+            coordinates.
 
     >>> field = cn.NeuralField(cn.OneBlob(16, in_features=3), cn.MLP(out_features=3)).build()
     """

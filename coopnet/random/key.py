@@ -23,10 +23,10 @@ class _Number(int):
 
 @dataclass(eq=False)
 class Key:
-    """Identifies a random draw by its experiment (``seed``), its sample (``index``) and its time (``step``).
+    """Identifies a random draw by its experiment (``seed``), its sample (``index``) and its ``step``.
 
     A key holds no state. The same key gives the same mask everywhere: on every backend, at every batch size, in every
-    kernel, forward and backward. For new draws at another time, use :meth:`fold_in`. A key is a Dr.Jit PyTree and
+    kernel, forward and backward. For new draws at another step, use :meth:`fold_in`. A key is a Dr.Jit PyTree and
     passes through ``dr.while_loop``, ``dr.if_stmt``, ``dr.switch`` and ``dr.freeze``. New values of ``seed`` or
     ``step`` do not compile new kernels. Pass them to functions of ``dr.freeze`` as Dr.Jit values (``UInt32(i)``),
     since Dr.Jit records a frozen function again for every new Python int.
@@ -37,7 +37,8 @@ class Key:
             array of integers, or an int shared by all samples. ``None`` means lane numbers, ``arange(UInt32, width)``.
             Virtual calls (``dr.switch``, ``dr.dispatch``, methods of instance arrays) have no lane number: there
             ``None`` is an error, and an index must be passed.
-        step: int in [0, 2^32) or a Dr.Jit ``UInt32`` (or ``UInt8``); time, such as the training step or bounce number.
+        step: int in [0, 2^32) or a Dr.Jit ``UInt32`` (or ``UInt8``); a counter, such as the training step or bounce
+            number.
 
     Raises:
         TypeError: a value that is not an integer of these kinds.
@@ -60,7 +61,7 @@ class Key:
         self.seed, self.index, self.step = (_Number(v) if isinstance(v, int) else v for v in parts)
 
     def fold_in(self, step: Any) -> Key:
-        """The key of another time: same seed and samples, ``step`` replaced (int or ``UInt32``).
+        """The key of another step: same seed and samples, ``step`` replaced (int or ``UInt32``).
 
         Variables of a loop must keep their types: if the key is one of them, start with a ``UInt32`` step. Raises as
         :class:`Key`.

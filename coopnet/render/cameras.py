@@ -29,7 +29,7 @@ class Cameras:
     back point, and where it is. So a camera looks along its :math:`-z`, as in OpenGL and in ``transforms.json`` of NeRF
     and nerfstudio (:func:`load_cameras`); :func:`look_at` makes a pose. Pixels are numbered row by row from the upper
     left corner, picture by picture: row :math:`r` and column :math:`c` of picture :math:`v` have the number
-    :math:`(v H + r) W + c`. A pose :math:`(R \mid t)` makes of a place :math:`(u, w)` in that pixel the ray
+    :math:`(v H + r) W + c`. A pose :math:`(R \mid t)` turns a place :math:`(u, w)` in that pixel into the ray
 
     .. math::
         o = t, \qquad

@@ -42,7 +42,7 @@ class OccupancyGrid(BoxOfCells):
 
     It is a Dr.Jit PyTree of two arrays: ``density``, a ``Float`` per cell, and ``bits``, a ``UInt32`` per 32 cells.
     Cell :math:`(x, y, z)` has the number :math:`i = x + R_x (y + R_y z)`, and bit :math:`i \bmod 32` of word
-    :math:`\lfloor i / 32 \rfloor`. Numbers behind the last cell are padding.
+    :math:`\lfloor i / 32 \rfloor`. Numbers after the last cell are padding.
 
     Args:
         resolution: cells along each axis, an int or three, at most 1024.
@@ -118,7 +118,7 @@ class OccupancyGrid(BoxOfCells):
     def skip(self, rays: SampledRays, i: Any) -> Any:
         """The first sample from ``i`` on in an occupied cell; ``rays.steps`` if there is none.
 
-        From an empty cell it goes on to the bin in which the ray leaves it (after Amanatides and Woo 1987, who step
+        From an empty cell it continues at the bin in which the ray leaves it (after Amanatides and Woo 1987, who step
         from cell to cell).
         """
 

@@ -74,7 +74,7 @@ class Radiance:
     def _check_activation(self, density: str, color: str) -> None:
         *_, last = children(self.field.network)
         if isinstance(last, _POSITIVE) and (density in _TWICE or color in _TWICE):
-            on_top = f"density={density!r} and color={color!r} are applied to that again"
+            on_top = f"density={density!r} and color={color!r} are applied on top of it"
             hint = "leave output_activation out, or pass 'none'"
             message = f"{self.where}: the network ends in a {type(last).__name__}, and {on_top}; {hint}."
             warn(message)

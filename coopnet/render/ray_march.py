@@ -118,7 +118,7 @@ def ray_march(
         color: the same for colors: ``"sigmoid"``, ``"softplus"``, ``"exp"``, ``"relu"`` or ``"none"``.
         occupancy: an :class:`OccupancyGrid`; samples in its empty cells, and outside of it, count as density 0 and are
             not evaluated (in ``"wide"``, inside ``dr.freeze``, evaluated but not counted).
-        termination: a ray ends when its transmittance is at most this; 0 for never. Samples behind are left out,
+        termination: a ray ends when its transmittance is at most this; 0 for never. Samples beyond are left out,
             which changes colors by at most this share of theirs. Gradients treat the end of a ray as constant.
         background: :math:`b`: a number or a ``Float``, three of them, or a color as ``o``; ``None`` for black.
         mode: see above.

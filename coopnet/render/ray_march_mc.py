@@ -98,7 +98,7 @@ def ray_march_mc(
         RuntimeWarning: once, for a field with a grid whose features are not drawn; see :func:`coopnet.mc_dropout`.
 
     Raises:
-        TypeError, ValueError: as :func:`ray_march`; a field that draws nothing; ``key`` is no :class:`coopnet.Key`;
+        TypeError, ValueError: as :func:`ray_march`; a field that draws nothing; ``key`` is not a :class:`coopnet.Key`;
             ``samples`` out of range.
 
     >>> members = cn.ensemble([volume, volume])

@@ -73,7 +73,7 @@ def sphere_trace(
     *Sphere Tracing*). Steps are ``relaxation`` times as long, and taken back if two consecutive balls don't touch
     (Keinert et al. 2014, *Enhanced Sphere Tracing*, section 3.1). Where the sign has changed or the distance is below
     ``eps``, regula falsi (the Illinois variant, which keeps the root between its ends) finds the hit more precisely. A
-    ray that comes so close but finds no hit, because it grazes the surface, goes on.
+    ray that comes so close but finds no hit, because it grazes the surface, continues.
     One symbolic loop evaluates the distance once per iteration; rays that are done leave it. If all results are
     evaluated together, they come from one kernel.
 
@@ -110,11 +110,11 @@ def sphere_trace(
             once: start rays that leave a surface some ``eps`` above it.
         relaxation: factor of step lengths in [1, 2); 1 is plain sphere tracing.
         bisections: most steps of regula falsi after the first sample within ``eps``, which end as ``eps`` says; 0 for
-            no regula falsi, so that rays end, and hit, at the first such sample or behind the surface.
+            no regula falsi, so that rays end, and hit, at the first such sample or beyond the surface.
         lipschitz: a bound on the length of the gradient of ``sdf`` (a number or a ``Float``), by which distances are
             divided. Networks that have not been trained to be distances need more than 1, or hits are missed.
         silhouette: if not ``None``, the width of soft visibility, in units of ``sdf`` (a number or a ``Float``). Rays
-            then go on behind their hit in search of the smallest distance on them, until it is below -5 widths, and
+            then continue beyond their hit in search of the smallest distance on them, until it is below -5 widths, and
             ``closest`` is refined. That costs more evaluations. ``None``: ``closest`` is the best of the samples.
         min_cosine: see above, in (0, 1].
         difference: half the distance of the points of central differences, in units of ``p``.

@@ -54,7 +54,7 @@ def load_cameras(
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where} is no JSON: {error}.") from None
+        raise ValueError(f"{where} is not JSON: {error}.") from None
     found = data.get("frames") if isinstance(data, Mapping) else None
     frames = [frame for frame in found if isinstance(frame, Mapping)] if isinstance(found, list) else []
     ensure(frames and frames == found, f"{where} has no list of frames; a transforms.json is needed.")

@@ -115,7 +115,7 @@ class Visits(BoxOfCells):
         """How unseen the places ``p`` are, a ``Float`` in (0, 1]: 1 where no ray has come, and outside the box.
 
         Raises:
-            ValueError, TypeError: ``p`` is no valid origin of :func:`ray_march`, or is on another backend.
+            ValueError, TypeError: ``p`` is not a valid origin of :func:`ray_march`, or is on another backend.
 
         >>> unknown = visits.unseen(p)
         """

@@ -138,7 +138,7 @@ def _recordable(name: str, code: Callable[[], T]) -> T:
             return result
     how = f"by {', '.join(sorted({f'{method}()' for method in read}))}, as NumPy and other libraries do"
     ensure(not read, f"fit: {name} reads values of an array {how}. {CURE}", RuntimeError)
-    problem = f"{name} makes a Dr.Jit array of an array of NumPy or another library, which cannot be recorded"
+    problem = f"{name} makes a Dr.Jit array from an array of NumPy or another library, which cannot be recorded"
     cure = f"do so before, as in data = Float(array), and let {name} read the Dr.Jit array, as in dr.gather()"
     raise RuntimeError(f"fit: {problem}; {cure}.")
 

@@ -36,8 +36,8 @@ class EMA:
             all others.
 
     Raises:
-        TypeError, ValueError: ``net`` is no :class:`Module` or has no parameters; ``decay`` out of range; ``debias`` no
-            bool.
+        TypeError, ValueError: ``net`` is not a :class:`Module` or has no parameters; ``decay`` out of range; ``debias``
+            not a bool.
 
     >>> ema = cn.training.EMA(field, decay=0.999)
     >>> cn.fit(field, batch, 1000, ema=ema)
@@ -68,7 +68,7 @@ class EMA:
 
     def _to(self, mover: Any) -> EMA:
         """This average on another backend, laid out as its network is there; see :func:`coopnet.to`."""
-        ensure(mover.backend != NUMPY, "to: an EMA works on Dr.Jit's arrays; NumPy has no place for it.", TypeError)
+        ensure(mover.backend != NUMPY, "to: an EMA works on Dr.Jit's arrays; it cannot be moved to NumPy.", TypeError)
         average = {name: mover.follow(name, value, single=True) for name, value in self.average.items()}
         if all(average[name] is value for name, value in self.average.items()):
             return self

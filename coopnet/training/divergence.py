@@ -20,7 +20,7 @@ class DivergenceMonitor(Hook):
     """Checks losses, parameters, optimizer and average whenever losses are copied to the host.
 
     A check costs a few small kernels. After a check without findings, ``steps`` is the number of steps so far, and
-    ``kept`` and ``kept_average`` are the parameters and averages. A run that diverges goes back to them.
+    ``kept`` and ``kept_average`` are the parameters and averages. A run that diverges returns to them.
     """
 
     def begin(self, run: Any) -> None:
@@ -106,7 +106,7 @@ class DivergenceMonitor(Hook):
         when = f"after {self.steps} steps" if self.steps > self.first else "at the start"
         where = f"the parameters it had {when}, the last known to be finite"
         if not_finite(self.kept):
-            where, cause, advice = "those it came with", "It came with parameters that are not finite", "another field"
+            where, cause, advice = "its initial parameters", "Its initial parameters were not finite", "another field"
         else:
             cause, advice = self._cause()
         return f"fit: training diverged: {self.found}. The field has {where}. {cause}. What usually helps: {advice}."

@@ -85,9 +85,9 @@ def fit(
             loss of a sample depends only on that sample's arguments, and on no other arrays.
         objective: traced code ``(field, drawn, key) -> loss of each sample``, single precision, instead of ``loss``.
             ``drawn`` is the result of ``batch``, which may then be any PyTree. An objective evaluates the field itself,
-            any number of times, as for losses on derivatives (see the second example). In the code of losses and
-            penalties, too, Python numbers keep their values: for a weight that changes, use a function of ``key.step``,
-            or a ``Float`` in a dictionary or attribute, which ``lr`` or ``metric`` replaces.
+            any number of times, as for losses on derivatives (see the second example). Python numbers used in losses
+            and penalties are recorded as constants, too; for a weight that changes, use a function of ``key.step``, or
+            a ``Float`` in a dictionary or attribute, which ``lr`` or ``metric`` replaces.
         seed: int in [0, 2^64).
         penalty: traced code ``field -> array of width 1`` that is added to the loss, such as ``lambda field: 1e-4 *
             coopnet.training.l2_penalty(field)``. ``losses`` of the result do not include it.
@@ -100,15 +100,17 @@ def fit(
         ema: an average of the weights to update after every step (see ``coopnet.training.EMA``). The field is trained
             without it; checkpoints keep it beside the field.
         loss_scale: factor of the loss if gradients are in half precision, whose range is 6e-8 to 65504
-            (Micikevicius et al. 2018). Steps that overflow are skipped, and halve the factor. ``None`` begins at 65536
-            and doubles it at every step after 2000 without an overflow, up to 2^40; a number is never increased.
+            (Micikevicius et al. 2018). Steps that overflow are skipped, and halve the factor. ``None`` begins at 65536.
+            After 2000 steps without overflow the factor doubles at every step, until the next overflow or up to 2^40; a
+            number is never increased.
         metric: called as ``metric(field)`` every ``metric_every`` steps and at the end, by process 0 only; returns a
             float, such as the PSNR on held-out data.
         higher_is_better: direction of the metric.
         patience: stop after this many evaluations of the metric without improvement, and go back to the best
-            parameters. The checkpoint has the last ones, from which a run can go on: save the field afterwards.
+            parameters. The checkpoint holds the last parameters, so that training can resume; call ``coopnet.save`` for
+            the best ones.
         checkpoint: file to write every ``checkpoint_every`` seconds and at the end: a field that ``coopnet.load``
-            reads, with the state of the training beside it. Without ``resume``, a file that is there is replaced.
+            reads, with the state of the training beside it. Without ``resume``, an existing file is replaced.
         resume: continue from ``checkpoint`` if it exists. Architecture, backend, precision, optimizer and ``seed`` must
             be those of its run; ``steps``, the learning rate and all else may have changed. If it has taken ``steps``
             or more already, nothing is trained, and the result is its own.
@@ -122,20 +124,19 @@ def fit(
 
     Returns:
         A :class:`FitResult`. Ctrl-C ends the run early, after writing the checkpoint, with ``stopped="interrupt"``. A
-        second Ctrl-C does not wait for the step to end; if it breaks a step off, no checkpoint is written, nor before
-        the first step.
+        second Ctrl-C aborts the current step. No checkpoint is written if a step is aborted, or before the first step.
 
         A run ends with ``stopped="diverged"`` if its parameters, optimizer or average are not finite, if its last 10
         losses are not, or if its last 64 steps were all skipped. A ``RuntimeWarning`` names the step, what was not
         finite and what usually helps. This is checked whenever losses are copied to the host: before a metric, before a
         checkpoint is written, at the end, and every 256 steps. The field and ``ema`` get the weights of the last check
-        that found nothing, or those of the start, and no checkpoint is written.
+        without divergence, or the initial ones, and no checkpoint is written.
 
     Raises:
         ValueError, TypeError: arguments out of range, a field that is not built, a batch of another shape, densities
-            that are not positive in the first batch, a metric that returns no number, a checkpoint of another run,
-            processes with different arguments or on the same GPU; on LLVM, a step for which there is not enough memory,
-            counted before it runs.
+            that are not positive in the first batch, a metric that does not return a number, a checkpoint of another
+            run, processes with different arguments or on the same GPU; on LLVM, a step for which there is not enough
+            memory, counted before it runs.
         OSError: ``checkpoint`` cannot be read or written.
         RuntimeError: called while Dr.Jit records a function or loop, or in a thread that a callback of another run
             waits for; another process has failed, has ended, or does not answer in time.
@@ -145,7 +146,7 @@ def fit(
             more than a tenth of the first batch lies outside [0, 1], or the field's ``bounds``, in coordinates that
             a grid or ``OneBlob`` encodes.
 
-    Several threads may train at a time, each its own field: they take turns of some steps. While a thread trains, put
+    Several threads may train at a time, each its own field: they alternate every few steps. While a thread trains, put
     everything else that other threads do with Dr.Jit into a block of :func:`coopnet.training.exclusive`.
 
     >>> cn.fit(field, batch, 1000, lr=cn.training.cosine(1e-2, 1000), checkpoint="field.safetensors", resume=True)

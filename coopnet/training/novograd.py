@@ -38,9 +38,9 @@ class Novograd(Extended, NewOptimizer):
             train grids.
 
     Raises:
-        TypeError: ``params`` is no mapping.
+        TypeError: ``params`` is not a mapping.
         ValueError: a rate or strength that is negative or no number, a moment out of range, an ``epsilon`` that is not
-            positive, a count that is no int or too small.
+            positive, a count that is not an int or too small.
 
     >>> cn.fit(field, batch, 1000, optimizer=cn.training.Novograd(1e-2))
     """

@@ -66,7 +66,7 @@ class Extended(Extension):
         )
         self.l2_reg, self.alpha = _strength(where, "l2_reg", l2_reg), _strength(where, "alpha", alpha)
         if options.get("mask_updates") and self._remembers:
-            raise ValueError(f"{where}: mask_updates=True goes with neither accumulate nor lookahead.")
+            raise ValueError(f"{where}: mask_updates=True cannot be combined with accumulate or lookahead.")
         super().__init__(lr, params, **options)
 
     def step(self, *, eval: bool = True, grad_scale: Any = None, active: Any = None) -> None:
@@ -76,7 +76,7 @@ class Extended(Extension):
             ValueError: ``grad_scale`` is not finite; it or ``active`` has neither one entry nor as many as every
                 parameter.
             TypeError: ``grad_scale`` is neither a number nor an array of numbers of the parameters' backend, or
-                ``active`` is no mask of that backend.
+                ``active`` is not a mask of that backend.
 
         >>> optimizer.step(grad_scale=1 / 128)
         """
@@ -174,7 +174,7 @@ class Adam(Extended, EntryAdam):
             *AdaBound*). The bounds don't depend on ``lr``, but a rate of exactly 0 moves nothing.
 
     Raises:
-        TypeError: ``params`` is no mapping.
+        TypeError: ``params`` is not a mapping.
         ValueError: a rate, factor, strength or limit that is negative or no number, a limit of 0, a count that is no
             int or too small, ``mask_updates`` with one of the counts, and ``mask_updates``, ``uniform`` or ``amsgrad``
             with ``skip_zero_grad`` or ``adabound``.
@@ -194,7 +194,7 @@ class Adam(Extended, EntryAdam):
         for option in ("skip_zero_grad", "adabound"):
             for name in ("mask_updates", "uniform", "amsgrad"):
                 if getattr(self, option) and options.get(name):
-                    raise ValueError(f"Adam: {name}=True does not go with {option}.")
+                    raise ValueError(f"Adam: {name}=True cannot be combined with {option}.")
         self.non_matrix_l2_reg = _strength("Adam", "non_matrix_l2_reg", non_matrix_l2_reg)
         self.relative_decay = _strength("Adam", "relative_decay", relative_decay)
         self.absolute_decay = _strength("Adam", "absolute_decay", absolute_decay)

@@ -45,10 +45,9 @@ def message(field: NeuralField, notes: list[tuple[Any, list, Any]]) -> str:
     found = [layer for layer in children(first) if not isinstance(layer, around) and in_unit(layer, 1)]
     names = sorted({type(layer).__name__ for layer in found})
     box = "[0, 1]" if field.bounds is None else "the field's bounds"
-    where = f"{100 * out / of:.0f} % of the samples of the first batch lie outside {box}"
-    made = f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} not made"
-    why = f"with coordinates from {low:.4g} to {high:.4g}, for which {made}"
-    return f"fit: {where}, {why}; say what box they lie in, NeuralField(..., bounds=(low, high))."
+    where = f"{100 * out / of:.0f} % of the first batch lies outside {box} (coordinates from {low:.4g} to {high:.4g})"
+    expects = f"{' and '.join(names)} {'expects' if len(names) == 1 else 'expect'} coordinates in {box}"
+    return f"fit: {where}. {expects}; pass NeuralField(..., bounds=(low, high))."
 
 
 def _lanes(field: NeuralField, parts: list, active: Any, numbers: list[int]) -> tuple[Any, Any]:

@@ -14,9 +14,8 @@ CURE = (
 #: What Dr.Jit says of an array that it has not found before, on the CPU and on a GPU; and what is said instead.
 _UNKNOWN_TO_DR_JIT = ("was created before recording was started", "but the source pointer")
 _UNKNOWN = (
-    "it reads an array that is not known before. Batch, loss, objective and penalty cannot make arrays of given "
-    "numbers, such as Float([1, 2, 3]); make them before, and refer to them by name. Arrays in objects of your own are "
-    "found if their class has a DRJIT_STRUCT."
+    "it uses an array that was created inside the recorded function. Create arrays such as Float([1, 2, 3]) before fit "
+    "and refer to them by name. Arrays in objects of your own are found only if their class has a DRJIT_STRUCT."
 )
 
 

@@ -31,7 +31,7 @@ def uniform(n: int, key: Key, dtype: type, samples: int | None = None, *, stream
         key: :class:`Key`; without an index, ``samples`` says how many there are.
         dtype: a single-precision 1D type such as ``drjit.llvm.ad.Float``.
         samples: number of samples, if the key has no index.
-        stream: tells several draws under one key apart; int in [0, 2^31).
+        stream: distinguishes several draws under one key; int in [0, 2^31).
 
     Raises:
         TypeError: ``dtype`` or ``key`` has another type.
@@ -60,8 +60,8 @@ def integers(n: int, key: Key, dtype: type, samples: int | None = None, *, strea
         key: :class:`Key`; without an index, ``samples`` says how many there are.
         dtype: a 32-bit 1D type without sign, such as ``drjit.llvm.ad.UInt32``.
         samples: number of samples, if the key has no index.
-        stream: tells several draws under one key apart; int in [0, 2^31). Other draws for the same samples need another
-            stream.
+        stream: distinguishes several draws under one key; int in [0, 2^31). Other draws for the same samples need
+            another stream.
 
     Raises:
         TypeError: ``dtype`` or ``key`` has another type.
@@ -98,8 +98,8 @@ def stratified(n: int, key: Key, dtype: type, samples: int, *, stream: int = 0) 
         key: :class:`Key`; its index, if it has one, names samples from 0 to ``samples``.
         dtype: a single-precision 1D type such as ``drjit.llvm.ad.Float``.
         samples: number of samples of the whole batch.
-        stream: tells several draws under one key apart; int in [0, 2^31). Other draws for the same samples need another
-            stream.
+        stream: distinguishes several draws under one key; int in [0, 2^31). Other draws for the same samples need
+            another stream.
 
     Raises:
         TypeError: ``dtype`` or ``key`` has another type.
@@ -184,7 +184,7 @@ def by_index(samples: int) -> Callable[[Callable[[Key], Any]], Callable[[Key], A
         samples: number of samples in a whole batch, a positive int.
 
     Raises:
-        TypeError, ValueError: ``samples`` is no positive int; the decorated object is no function.
+        TypeError, ValueError: ``samples`` is not a positive int; the decorated object is not a function.
 
     >>> @cn.training.by_index(1 << 18)
     ... def batch(key):

@@ -14,7 +14,8 @@ def cosine(lr: float, steps: int, warmup: int = 0, final: float = 0.0) -> Callab
     (Loshchilov and Hutter 2017, without restarts).
 
     Returns a function from the step number to the rate, for ``fit(..., lr=...)``. Raises ``ValueError`` for rates that
-    are negative or not finite, and unless ``0 <= warmup < steps``; the function raises it for a step that is no number.
+    are negative or not finite, and unless ``0 <= warmup < steps``; the function raises it for a step that is not a
+    number.
 
     >>> cn.training.cosine(1e-2, 1000)(500)
     0.005
@@ -44,8 +45,8 @@ def exponential(
     first at ``decay_start``; use ``start = decay_start - decay_interval`` for that, which may be negative.
 
     Returns a function from the step number to the rate, for ``fit(..., lr=...)``. Raises ``ValueError`` for a rate or
-    decay that is negative or not finite, for ``every`` below 1, and for a start or end that is no number; the
-    function raises it for a step that is no number.
+    decay that is negative or not finite, for ``every`` below 1, and for a start or end that is not a number; the
+    function raises it for a step that is not a number.
 
     >>> cn.training.exponential(1e-2, 0.5, every=100)(250)
     0.0025

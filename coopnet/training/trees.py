@@ -27,7 +27,7 @@ def leaves(tree: Any) -> Iterator[Any]:
 def mapped(function: Callable[..., Any], *trees: Any) -> Any:
     """A tree of the results of ``function`` on the flat arrays and tensors at each place of trees of one structure.
 
-    Everything that is no array is taken from the first tree.
+    Everything that is not an array is taken from the first tree.
     """
     first = trees[0]
     if isinstance(first, drnn.CoopVec):

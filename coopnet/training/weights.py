@@ -38,7 +38,7 @@ def l2_penalty(net: Module, biases: bool = False) -> Any:
         A differentiable single-precision array of width 1.
 
     Raises:
-        TypeError, ValueError: ``net`` is no :class:`Module` or has no matrices.
+        TypeError, ValueError: ``net`` is not a :class:`Module` or has no matrices.
 
     >>> cn.fit(field, batch, 1000, penalty=lambda field: 1e-4 * cn.training.l2_penalty(field))
     """
@@ -79,7 +79,7 @@ def clip_weights(net: Module, limit: float, biases: bool = False) -> None:
         biases: clip bias vectors, too?
 
     Raises:
-        TypeError, ValueError: ``net`` is no :class:`Module` or has no matrices; ``limit`` is not positive.
+        TypeError, ValueError: ``net`` is not a :class:`Module` or has no matrices; ``limit`` is not positive.
 
     >>> cn.training.clip_weights(net, 0.01)
     """
@@ -95,7 +95,7 @@ def clip_weights(net: Module, limit: float, biases: bool = False) -> None:
 def layer_multipliers(net: Module, rates: Mapping[str, float]) -> dict[str, Any]:
     """Factors of the learning rate for every entry, from factors of layers.
 
-    ``fit(..., multipliers=rates)`` does this by itself; the function is for training loops of your own (second
+    ``fit(..., multipliers=rates)`` does this automatically; the function is for training loops of your own (second
     example). There, set the rates again before every step: Dr.Jit 1.5.0 multiplies rates that are arrays, in place, by
     the size of the step.
 
@@ -109,8 +109,8 @@ def layer_multipliers(net: Module, rates: Mapping[str, float]) -> dict[str, Any]
         For every entry of the mapping ``net`` a flat single-precision array of its size; 0 in gaps.
 
     Raises:
-        TypeError, ValueError: ``net`` is no :class:`Module`; a name that fits no parameter; a factor that is negative
-            or no number.
+        TypeError, ValueError: ``net`` is not a :class:`Module`; a name that fits no parameter; a factor that is
+            negative or not a number.
 
     >>> cn.fit(field, batch, 1000, multipliers={"layers.0": 0.1, "encoding": 0})
     >>> factors = cn.training.layer_multipliers(field, {"layers.0": 0.1, "encoding": 0})
@@ -150,7 +150,7 @@ def _spread(where: str, net: Any, factors: Mapping[str, float]) -> dict[str, Any
     for p in parameters(net):
         slot = slots.get(id(p.storage))
         if slot is None:
-            raise ValueError(f"{where}: {p.name} is no parameter of the network's mapping; pack the whole network.")
+            raise ValueError(f"{where}: {p.name} is not a parameter of the network's mapping; pack the whole network.")
         f32 = dr.float32_array_t(dr.leaf_t(type(p.storage)))
         if slot not in result:
             result[slot] = dr.zeros(f32, math.prod(dr.shape(p.storage)))
@@ -197,7 +197,7 @@ def decay_weights(net: Module, amount: float, biases: bool = False) -> None:
         biases: shrink bias vectors, too?
 
     Raises:
-        TypeError, ValueError: ``net`` is no :class:`Module` or has no matrices; ``amount`` out of range.
+        TypeError, ValueError: ``net`` is not a :class:`Module` or has no matrices; ``amount`` out of range.
 
     >>> cn.training.decay_weights(net, 1e-3 * 0.01)
     """
@@ -218,7 +218,7 @@ def spectral_norms(net: Module) -> dict[str, float]:
     on the host from a singular value decomposition in double precision.
 
     Raises:
-        TypeError, ValueError: ``net`` is no :class:`Module` or has no matrices.
+        TypeError, ValueError: ``net`` is not a :class:`Module` or has no matrices.
 
     >>> cn.training.spectral_norms(net)["layers.0.weights"]
     """

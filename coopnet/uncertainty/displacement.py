@@ -62,7 +62,7 @@ def is_displaced(field: Any) -> bool:
 
 
 def displacement_std(field: NeuralField, unit: list) -> Any:
-    """How far a place may move, in units of the coordinates; ``unit`` are the coordinates mapped to the unit cube."""
+    """How far a point may move, in units of the coordinates; ``unit`` are the coordinates mapped to the unit cube."""
     layer = field.encoding
     deviations = layer.interpolated(layer.deviation.value.data, unit[: len(layer.sides)])
     return dr.sqrt(sum(dr.square(v * extent) for v, extent in zip(deviations, _extents(field), strict=True)))
@@ -186,9 +186,9 @@ def _followed(field: NeuralField, inputs: Any, targets: list, predict: Callable)
     ensure(calls == 1, f"{_WHERE}: predict evaluates the field {calls} times; once, at all samples, is needed.")
     ((unit, moves),) = watched.seen
     n, width = max(dr.width(v) for v in (*values, *targets)), dr.width(moves[0])
-    many = f"{_WHERE}: predict evaluates the field at {width} samples for {n} predictions"
+    many = f"{_WHERE}: predict evaluated the field at {width} samples for {n} predictions"
     # with an occupancy grid, ray_march() leaves samples out, but not in a frozen function
-    ensure(width % n == 0 or not frozen(), f"{many}; as many for each are needed.")
+    ensure(width % n == 0 or not frozen(), f"{many}; the number must be a multiple of {n}.")
     ensure(all(dr.grad_enabled(v) for v in values), f"{_WHERE}: what predict returned does not depend on the field.")
     return values, unit, moves
 

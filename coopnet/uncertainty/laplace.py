@@ -63,7 +63,7 @@ def laplace(
       places have large deviations;
     - the last linear layer, in full: :math:`P = \frac{1}{s^2} \sum_n g_n^2 \tilde h_n \tilde h_n^T + I / \tau^2`, one
       matrix for all outputs. :math:`\tilde h` is the layer's input, with a bias :math:`(h, 1)`. :math:`g^2` is the mean
-      square, over outputs, of the slope of an activation behind the layer, and 1 if there is none.
+      square, over outputs, of the slope of an activation after the layer, and 1 if there is none.
 
     Parameters of the layers in between are held fixed. The result is a :class:`NeuralField` with the same values. Its
     ``std(p)`` is the deviation of its outputs by linearization, in one kernel. An evaluation **with a key draws
@@ -71,8 +71,8 @@ def laplace(
     picture see the same function, in every batch and, to the bit, on every backend (``docs/dropout.md`` has the law).
     :func:`mc_dropout`, ``ray_march`` and ``render_mc`` treat it like dropout.
 
-    **With** ``spatial`` it is a posterior of places instead. A grid displaces the coordinates, while the parameters of
-    the field are held fixed (Goli et al. 2024). The field needs no grid and no linear layer, and may be one that is
+    **With** ``spatial`` it is a posterior of positions instead. A grid displaces the coordinates, while the parameters
+    of the field are held fixed (Goli et al. 2024). The field needs no grid and no linear layer, and may be one that is
     only observed along rays. Coordinates move by :math:`D(x) = \sum_v w_v(x)\, d_v`, with the weights :math:`w_v` of
     linear interpolation between vertices that reach from corner to corner of the field's ``bounds``, or of the unit
     cube. The precision of component :math:`k` of :math:`d_v`, at zero displacement, is
@@ -82,7 +82,7 @@ def laplace(
         \qquad \frac{\partial f_o(n)}{\partial d_{vk}} = \sum_i w_v(x_i)\, \frac{\partial f_o(n)}{\partial x_{ik}}
 
     over the samples :math:`x_i` from which prediction :math:`n` is made: one for a field of coordinates, those along a
-    ray for a color. ``std(p)`` is then one number: how far the place ``p`` may move without changing the fit, in the
+    ray for a color. ``std(p)`` is then one number: how far the point ``p`` may move without changing the fit, in the
     units of ``p``, :math:`\lVert \sum_v w_v(p)\, \sigma_v \rVert` with :math:`\sigma_{vk} = P_{vk}^{-1/2}`. A key draws
     the displacements, by the same law. (The authors' program adds :math:`10^{-4} / M^3` to a mean of squares over rays,
     for :math:`M^3` vertices of the unit cube: ``samples=1, noise=1, prior=100 * M**1.5``.)
@@ -91,7 +91,7 @@ def laplace(
 
     Args:
         field: a built and trained :class:`NeuralField`; it stays as it is. Without ``spatial``, its network ends in a
-            linear layer, and maybe activations behind it.
+            linear layer, optionally with activations after it.
         batch: the training data, as in :func:`fit`: traced code from a key to ``(coordinates, targets)``,
             arrays or nested arrays of equal length, converted to single precision; with ``predict`` to ``(inputs,
             targets)``, where ``inputs`` are any PyTree, such as rays.
@@ -110,8 +110,8 @@ def laplace(
         predict: with ``spatial``, traced code ``(field, inputs) -> predictions``, in single precision, which are
             compared with the targets; ``None`` for ``field(coordinates)``. It must evaluate the given field once, at
             equally many samples for each prediction: sample ``i`` belongs to prediction ``i`` modulo their number.
-            ``ray_march`` does so (in mode ``"wide"``, which it takes by itself here). Samples around one vertex must be
-            consecutive, as they are along a straight ray.
+            ``ray_march`` does so (in mode ``"wide"``, which it chooses automatically here). Samples around one vertex
+            must be consecutive, as they are along a straight ray.
 
     Returns:
         A field that draws parameters. It can be saved, moved, frozen and used in loops like any other.
@@ -145,7 +145,7 @@ def laplace(
     check_type(_WHERE, "predict", predict, Callable | None, "a function (field, inputs) -> predictions")
     batches = draw(field, batch, steps, seed, _WHERE, "steps", inputs=predict is not None)
     once = not any(isinstance(layer, Drawn) for layer in children(field))
-    ensure(once, f"{_WHERE}: field draws parameters already; pass the one that was trained.")
+    ensure(once, f"{_WHERE}: field draws parameters already; pass the trained field.")
     sums: Any
     if spatial is None:
         posterior = _with_draws(field)
@@ -175,7 +175,7 @@ def _with_draws(field: NeuralField) -> NeuralField:
     index = max((i for i, layer in enumerate(layers) if isinstance(layer, drnn.Linear)), default=-1)
     ends = index >= 0 and all(is_activation(v) or isinstance(v, Dropout) for v in layers[index + 1 :])
     last = f"it ends in a {type(layers[-1]).__name__}" if layers else "it has no layers"
-    ensure(ends, f"{_WHERE}: the network must end in a linear layer, and maybe activations; {last}.")
+    ensure(ends, f"{_WHERE}: the network must end in a linear layer, optionally followed by activations; {last}.")
     linear = layers[index] if isinstance(layers[index], Linear) else Linear(*layers[index].config)
     layers[index] = DrawnLinear(linear)
     return rebuilt(field, encoding, Sequential(*layers), _new_parameters)

@@ -189,8 +189,8 @@ def _differentiable(field: Any, parts: list) -> bool:
     weights = any(dr.grad_enabled(v) for v in field.values())
     if weights and is_deterministic():
         hint = "call it under dr.suspend_grad(), or evaluate the passes one by one"
-        problem = "the gradient of its loop is not possible, which accumulates with atomics, in no fixed order"
-        raise RuntimeError(f"{_WHERE}: inside deterministic() {problem}; {hint}.")
+        problem = "it cannot be differentiated: its loop would add gradients with atomics"
+        raise RuntimeError(f"{_WHERE}: inside deterministic(), {problem}; {hint}.")
     return weights or dr.grad_enabled(parts)
 
 
@@ -205,12 +205,9 @@ def warn_unseen(field: Any, where: str) -> None:
     if _warned or noisy or not any(isinstance(layer, Lattice) for layer in layers):
         return
     _warned = True
-    problem = (
-        "the entries of its grid that no sample has visited are near 0 under every mask, where it seems most certain"
-    )
-    hint = "use coopnet.laplace()"
-    message = f"{where}: dropout does not tell what the field has not seen: {problem}; {hint}."
-    warn(message)
+    problem = "unvisited entries stay near 0 under every mask, so the field looks most certain there"
+    what = "dropout cannot reveal unseen regions of a hash grid"
+    warn(f"{where}: {what}: {problem}; use coopnet.laplace().")
 
 
 def has_dropout(field: Any) -> bool:

@@ -37,7 +37,7 @@ def posthoc_dropout(
     r"""Dropout for a field that was trained without any, at the largest rate that hardly changes the training loss
     (Sun et al. 2024, *PH-Dropout*).
 
-    It puts a :class:`Dropout` of 32 bits behind every hidden activation, and one behind the features of grids. All have
+    It puts a :class:`Dropout` of 32 bits after every hidden activation, and one after the features of grids. All have
     the same rate :math:`p`, the largest with
 
     .. math:: L(p) \le (1 + \mathrm{tolerance})\, L(0), \qquad
@@ -45,7 +45,7 @@ def posthoc_dropout(
         k_i = \mathrm{Key}(\mathrm{seed}, \mathrm{step} = i)
 
     over the batches :math:`(x_i, t_i)` that ``fit`` with this seed begins with. The rate is determined to half a per
-    cent, by bisection of its logarithm between :math:`2^{-28}` and 0.99. All rates see the same batches and random
+    cent, by bisection of its logarithm between :math:`2^{-28}` and 0.99. All rates use the same batches and random
     numbers, so a unit that is dropped at one rate is dropped at every larger rate, too. A field that fits its data well
     gets a small rate: 1e-3 and less.
 
@@ -97,7 +97,7 @@ def posthoc_dropout(
     limit *= 1 + tolerance
     accepted, rejected = float(_LEAST), float(_MOST)
     hint = "raise tolerance, or train with dropout"
-    none = f"dropping one of 2^{-_LEAST} units raises the loss by more than {tolerance:g} of it"
+    none = f"even the smallest rate (2^{_LEAST}) raises the loss by more than {100 * tolerance:g} %"
     ensure(measured(_rate(accepted)) <= limit, f"{_WHERE}: {none}; {hint}.")
     for _ in range(_HALVINGS):
         middle = (accepted + rejected) / 2
@@ -122,7 +122,7 @@ def _with_dropout(field: NeuralField) -> NeuralField:
     if grids(field.encoding):
         network = Sequential(_dropout(), network)
     some = any(isinstance(layer, Dropout) for layer in children(network))
-    ensure(some, f"{_WHERE}: field has neither a hidden activation nor a grid behind which to drop; one is needed.")
+    ensure(some, f"{_WHERE}: field has neither a hidden activation nor a grid to put dropout after; one is needed.")
     return rebuilt(field, field.encoding, network)
 
 

@@ -16,7 +16,7 @@ from ..sparsification import numbers
 
 
 def auroc(score: Any, positive: Any) -> float:
-    r"""Area under the receiver operating characteristic: how well ``score`` tells ``positive`` samples from others.
+    r"""Area under the receiver operating characteristic: how well ``score`` separates ``positive`` samples from others.
 
     .. math:: P(s_i > s_j) + \tfrac12 P(s_i = s_j) \quad \text{for a positive sample } i \text{ and another } j
 

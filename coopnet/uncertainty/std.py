@@ -24,7 +24,7 @@ def std(self: NeuralField, p: Any) -> Any:
 
     For an ensemble it is that of the members, :math:`\sqrt{\frac1K \sum_k (f_k(p) - \mu)^2}`. For a posterior it
     follows by linearization from the deviations :math:`\sigma_{ek}` of a grid's features and the covariance
-    :math:`\Sigma` of the last layer, with the slope :math:`g_o` of an activation behind it:
+    :math:`\Sigma` of the last layer, with the slope :math:`g_o` of an activation after it:
 
     .. math::
         \sigma_o(p)^2 = \sum_{e, k} \sigma_{ek}^2 \Big(\frac{\partial f_o}{\partial \theta_{ek}}\Big)^2
@@ -53,8 +53,8 @@ def std(self: NeuralField, p: Any) -> Any:
     self._check_built(where)
     if members_of(self) is not None:
         return ensemble_std(self, p, where)
-    hint = "use that of cn.laplace() or cn.ensemble(), or mc_dropout"
-    ensure(has_std(self), f"{where}: neither parameters nor members of the field deviate; {hint}.")
+    hint = "use a field from cn.laplace() or cn.ensemble(), or mc_dropout"
+    ensure(has_std(self), f"{where}: this field has no posterior and no ensemble members; {hint}.")
     with dr.suspend_grad():
         call, unit, _ = self._enter(p, None, True, where)
         result = result_type(self.output, call.leaf)

@@ -112,7 +112,7 @@ figure.colorbar(drawn, ax=axes[2], shrink=0.8)
 plt.show()
 
 # %%
-# The loss over time. The loss of a step is that of its random batch, which explains the noise.
+# The loss over time. Each step has the loss of its own random batch, which explains the noise.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3), layout="constrained")
 left.semilogy(result.losses, color="0.6", lw=0.8)
@@ -155,5 +155,5 @@ plt.show()
 #
 # .. seealso::
 #
-#    :doc:`/encodings` lists what can stand before a network, and the next tutorial compares some of them on this very
+#    :doc:`/encodings` lists all encodings, and the next tutorial compares some of them on this very
 #    photograph. :doc:`/gradients` says how a training step computes weight gradients, and what that costs.

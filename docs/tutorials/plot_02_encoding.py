@@ -47,7 +47,7 @@ encodings = {
 
 # %%
 # The same network follows each of them, and all are trained for the same number of steps with the same batches:
-# since randomness comes from the key, and the key from the seed, they see the same pixels.
+# since randomness comes from the key, and the key from the seed, they get the same pixels.
 
 
 def batch(key):
@@ -66,7 +66,7 @@ pictures, rows = {}, []
 for name, encoding in encodings.items():
     network = cn.MLP(out_features=3, width=48, depth=2, bias=True, output_activation="sigmoid")
     field = cn.NeuralField(encoding, network, in_features=2).build(seed=1)
-    cn.fit(field, batch, 3, lr=1e-2, progress=False)  # what compiles, compiles here
+    cn.fit(field, batch, 3, lr=1e-2, progress=False)  # compiles everything
     start = time.perf_counter()
     cn.fit(field, batch, STEPS, lr=cn.training.cosine(1e-2, STEPS), progress=False)
     ms = 1000 * (time.perf_counter() - start) / STEPS
@@ -85,7 +85,7 @@ for name, features, parameters, ms, psnr in rows:
 #
 # Look at the glasses, and at the plain skin around them: what is sharp, and where are there patterns on what should be
 # smooth? Waves cause ringing across the whole picture, since each of them covers all of it. Bumps smear along the axes.
-# Grids are local: an error stays where it is.
+# Grids are local: an error does not spread.
 
 figure, axes = plt.subplots(2, 5, figsize=(12, 5.4), layout="constrained")
 cells = list(axes.flat)

@@ -47,7 +47,7 @@ for name in truth:
 
 
 def place(poses, i, u, v):
-    """Where a point of snapshot ``i``, counted from its middle, lies in the scene."""
+    """The position in the scene of a point of snapshot ``i``, given from its middle."""
     x, y, angle = (dr.gather(Float, poses[name], i) for name in ("x", "y", "angle"))
     s, c = dr.sincos(angle)
     return [x + c * u - s * v, y + s * u + c * v]
@@ -100,7 +100,7 @@ ema = training.EMA(field, decay=0.99)
 #
 # Three lines are the same in every such loop: put the optimizer's parameters into the field, differentiate, step.
 # Between them, you can read and change gradients. ``dr.freeze`` records the whole step when it is first called;
-# afterwards its Python code does not run any more. Therefore numbers that change from step to step are passed as opaque
+# afterwards its Python code no longer runs. Therefore numbers that change from step to step are passed as opaque
 # arrays: a Python number would become part of the recording. The same holds for data: everything that a frozen function
 # reads is an argument. The key needs only the number of the step.
 
@@ -129,7 +129,7 @@ data = [number, us, vs, table]
 factor = {"x": 0.2, "y": 0.2, "angle": 0.5}
 free = Float([0.0] + [1.0] * (COUNT - 1))
 for t in range(STEPS):
-    field.encoding.max_level = 1 + 7 * min(1, 1.25 * t / STEPS)  # levels come in one by one
+    field.encoding.max_level = 1 + 7 * min(1, 1.25 * t / STEPS)  # levels are added one by one
     opt.set_learning_rate(
         {name: dr.opaque(Float, rate(t) * factor.get(name, 1)) for name in opt}
     )
@@ -159,7 +159,7 @@ where = [Float(x.ravel()), Float(y.ravel())]
 with ema.applied(field):
     learned = np.clip(field(where).numpy().T.reshape(256, 256, 3), 0, 1)
 seen = np.zeros(x.shape, bool)
-for i in range(COUNT):  # what no snapshot shows, the field cannot know
+for i in range(COUNT):  # the field knows nothing outside the snapshots
     s, c = np.sin(found["angle"][i]), np.cos(found["angle"][i])
     dx, dy = x - found["x"][i], y - found["y"][i]
     seen |= np.maximum(abs(c * dx + s * dy), abs(c * dy - s * dx)) < HALF
@@ -212,4 +212,4 @@ plt.show()
 #    :doc:`/weights` lists what you may do between ``dr.backward`` and ``opt.step``: clipping, decay, rates per layer,
 #    averages, and optimizers that ``drjit.opt`` lacks. :doc:`/gradients` says why a training step on a GPU should be
 #    frozen. On a GPU, whose networks are half precision, multiply the loss by a power of two before ``dr.backward``:
-#    gradients of a mean over many samples are too small for it. ``cn.fit`` finds that power by itself.
+#    gradients of a mean over many samples are too small for it. ``cn.fit`` finds that power automatically.

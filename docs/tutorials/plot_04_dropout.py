@@ -6,16 +6,16 @@ You train on few and noisy pixels with dropout, let the field say where it is un
 """
 
 # %%
-# A network that has more weights than data learns the noise by heart. Dropout keeps it from that: in every step, it
-# sets random units to zero, so that no unit can rely on any other (Srivastava et al. 2014). Dropout also measures
+# A network that has more weights than data memorizes the noise. Dropout keeps it from that: in every step, it sets
+# random units to zero, so that no unit can rely on any other (Srivastava et al. 2014). Dropout also measures
 # uncertainty: if outputs under several masks differ, the network is unsure (Gal and Ghahramani 2016).
 #
 # Keys
 # ----
 #
 # Random numbers usually come from a generator with a hidden state. Here a mask is a pure function of a
-# *key*: which experiment (seed), which sample (index), which moment (step). Nothing is stored, and every part of a
-# program that has the key can compute the same mask again, in any batch, kernel or loop, on CPU and GPU.
+# *key*: which experiment (seed), which sample (index), which step. Nothing is stored, and every part of a program that
+# has the key can compute the same mask again, in any batch, kernel or loop, on CPU and GPU.
 
 import drjit as dr
 import matplotlib.pyplot as plt
@@ -101,8 +101,8 @@ plain, decayed, dropped = learn(0.0), learn(0.0, decay=2.0), learn(0.3)
 
 # %%
 # Weight decay 2 is the best of five that were tried (:doc:`/uncertainty`). Two baselines need no network. One gives
-# every pixel the mean of the known ones, with weights that fall with the distance. The other is a Gaussian process
-# with noise of 0.1, which solves a system with an equation for each known pixel.
+# every pixel the mean of the known ones, with weights that fall with the distance. The other is a Gaussian process with
+# noise of 0.1, which solves a linear system with an equation for each known pixel.
 
 place = np.stack(np.mgrid[:SIDE, :SIDE], axis=-1).reshape(-1, 2).astype(np.float32)
 distance = np.linalg.norm(place[:, None] - place[known], axis=2)
@@ -129,7 +129,7 @@ def gaussian_process(length, noise=0.1):
 
 mean, deviation = image.render_mc(dropped, SIDE, SIDE, samples=64, seed=2)
 results = {
-    "nothing against noise": image.render(plain, SIDE, SIDE),
+    "no regularization": image.render(plain, SIDE, SIDE),
     "weight decay": image.render(decayed, SIDE, SIDE),
     "dropout, off when drawn": image.render(dropped, SIDE, SIDE),
     "dropout, mean of 64 masks": mean,
@@ -153,17 +153,17 @@ for axis, (title, picture) in zip(axes.flat, panels.items(), strict=True):
 plt.show()
 
 # %%
-# Dropout keeps this network from learning the noise, and does more for it than weight decay. Compare it with the two
-# baselines, which need no training. What a network has over them is that it runs in a kernel, for any number of pixels,
-# and can be differentiated.
+# Dropout keeps this network from learning the noise, and helps more than weight decay. Compare it with the two
+# baselines, which need no training. The network's advantage is that it runs in a kernel, for any number of pixels, and
+# can be differentiated.
 
 # %%
 # Does it know where it is wrong?
 # -------------------------------
 #
-# Take the pixels out of which the field is least sure, and look at the error of those that remain. If the deviation
-# orders the pixels as the true error does, the curve falls as fast as that of an oracle which takes the worst ones out
-# first. If it knows nothing, the curve stays at 1. The area between curve and oracle is the AUSE (Ilg et al. 2018).
+# Remove the pixels the field is least sure about, and look at the error of the rest. If the deviation orders the pixels
+# as the true error does, the curve falls as fast as that of an oracle that removes the worst ones first. If it says
+# nothing, the curve stays at 1. The area between curve and oracle is the AUSE (Ilg et al. 2018).
 
 error = np.sqrt(np.mean((np.clip(mean, 0, 1) - photo) ** 2, axis=2))
 unsure = np.sqrt(np.mean(deviation**2, axis=2))
@@ -188,7 +188,7 @@ axes[2].spines[["top", "right"]].set_visible(False)
 plt.show()
 
 # %%
-# Dropout is not free of cost: a network that is too small for its data and one behind a hash grid do better without.
+# Dropout has a cost: networks that are too small for their data, or that follow a hash grid, do better without it.
 # Measure it on held-out data, as here.
 #
 # .. seealso::

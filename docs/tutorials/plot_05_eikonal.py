@@ -8,8 +8,8 @@ From points on an outline and nothing else, you learn how far every place of the
 # %%
 # A *signed distance* is negative inside a shape, positive outside, and zero on its outline. Its gradient has length 1
 # everywhere, and on the outline it is the normal. That is enough to learn one (Gropp et al. 2020, *Implicit geometric
-# regularization*): where points of the outline are known, ask for value 0 and the normal as gradient; everywhere else,
-# ask for gradients of length 1 (the *eikonal* equation), though no distance is known there.
+# regularization*): at known points of the outline, require the value 0 and the normal as gradient; everywhere else,
+# require gradients of length 1 (the *eikonal* equation), though no distance is known there.
 #
 # Such a loss depends on the field's derivatives, and its weight gradients on second derivatives. Both are exact here:
 # ``field.value_and_grad`` carries tangents through the layers beside the value, and what it returns can be
@@ -41,7 +41,7 @@ edges = np.vstack([np.diff(loop, axis=0) for loop in loops])
 starts, edges = (a[np.hypot(*edges.T) > 1e-6] for a in (starts, edges))
 lengths = np.hypot(*edges.T)
 
-# Which side is outside? Test a point a little beside the middle of the first edge.
+# Which side is outside? Test a point next to the middle of the first edge.
 normals = np.stack([edges[:, 1], -edges[:, 0]]) / lengths
 
 
@@ -67,7 +67,7 @@ print(f"{len(edges)} edges, {len(loops)} outlines, {COUNT} points")
 # One more term keeps the field from inventing outlines: away from the points, values near zero are penalized
 # (Sitzmann et al. 2020). ``cn.fit`` takes the loss as an ``objective``: a function of the field itself, of what
 # ``batch`` drew, and of the key. SIREN is a network of sines on bare coordinates, which has derivatives of all orders;
-# those of a ReLU network are constant in pieces, and have none themselves.
+# that of a ReLU network is piecewise constant.
 
 
 def batch(key):
@@ -139,7 +139,7 @@ for name, field in fields.items():
     )
 
 # %%
-# Lines of equal distance lie evenly around the shape, far from where any point was known.
+# Lines of equal distance are evenly spaced around the shape, far from where any point was known.
 
 
 def draw(axis, values, title):

@@ -6,9 +6,9 @@ You learn a carved solid as a signed distance and render it with normals, a shad
 """
 
 # %%
-# A ray meets the surface of a signed distance by *sphere tracing* (Hart 1996): the distance at a point says how far one
-# may go without passing through anything. Each step is an evaluation of the field, and every ray takes as many as it
-# needs: a loop with a network in it, which Dr.Jit compiles into one kernel.
+# A ray meets the surface of a signed distance by *sphere tracing* (Hart 1996): the distance at a point says how far a
+# ray may go without hitting anything. Each step is an evaluation of the field, and every ray takes as many as it needs:
+# a loop with a network in it, which Dr.Jit compiles into one kernel.
 #
 # The solid
 # ---------
@@ -86,8 +86,8 @@ o, d = cn.render.Cameras(pose, SIDE * SUPER, SIDE * SUPER, fov=36).rays()
 
 # %%
 # ``sphere_trace`` takes any function of a point, so the learned and the true solid are traced by the same code. It
-# returns the place, the normal, and how many evaluations each ray took. Nothing has been computed yet: whatever else is
-# done with these arrays goes into the same kernel.
+# returns the position, the normal, and how many evaluations each ray took. Nothing has been computed yet: whatever else
+# is done with these arrays goes into the same kernel.
 
 
 def trace(sdf, o, d):

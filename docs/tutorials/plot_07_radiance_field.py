@@ -59,7 +59,7 @@ scene = mi.load_dict({
 
 
 def place(azimuth, height):
-    """Where a camera is, in degrees around the scene and above it."""
+    """The position of a camera, given in degrees around the scene and above it."""
     a, h = math.radians(azimuth), math.radians(height)
     return [
         0.5 + 1.8 * math.cos(a) * math.cos(h),
@@ -86,7 +86,7 @@ figure.suptitle(f"Twelve of the {VIEWS} views")
 plt.show()
 
 # %%
-# ``Cameras`` knows the ray of every pixel. A batch draws pixels of any view, and looks up their colours.
+# ``Cameras`` computes the ray of every pixel. A batch draws pixels of any view, and looks up their colours.
 
 cameras = cn.render.Cameras([cn.render.look_at(eye, TARGET) for eye in eyes], SIDE, SIDE, FOV)
 colours = mi.Color3f(np.concatenate([p.reshape(-1, 3) for p in pictures]).T.copy())
@@ -103,8 +103,8 @@ def batch(key):
 # --------
 #
 # ``ray_march`` cuts a ray into bins with a sample in each; the key moves samples within their bins, so that no place is
-# left out. It makes density and colour of the four outputs of the field. The *occupancy grid* knows which cells of the
-# cube are empty, and is brought up to date now and then, in a metric: rays then see nothing in cells that are.
+# left out. It turns the field's four outputs into density and colour. The *occupancy grid* knows which cells of the
+# cube are empty, and is updated now and then, in a metric; rays skip empty cells.
 
 encoding = cn.HashGrid(
     3, n_levels=8, base_resolution=8, per_level_scale=1.5, hashmap_size=2**15

@@ -8,8 +8,8 @@ You bake a textured material of several layers into a latent texture and a small
 # %%
 # A material in production is a graph of layers and textures, expensive to evaluate and different for every asset. A
 # neural material replaces the graph: a few numbers for each texel, the *latent code*, and one small network which
-# decodes codes and directions into reflection (Kuznetsov et al. 2021; Zeltner et al. 2024). The cost is the same
-# whatever the graph was.
+# decodes codes and directions into reflection (Kuznetsov et al. 2021; Zeltner et al. 2024). The cost does not depend on
+# the graph.
 
 import gc
 import tempfile
@@ -36,7 +36,7 @@ N = 128
 
 
 def noise(slope, seed):
-    """Periodic noise, its spectrum falling with ``slope``; ranks, so that limits are areas."""
+    """Periodic noise, its spectrum falling with ``slope``, as ranks from 0 to 1."""
     rng = np.random.default_rng(seed)
     f = np.hypot(*np.meshgrid(np.fft.fftfreq(N) * N, np.fft.fftfreq(N) * N))
     spectrum = np.fft.fft2(rng.normal(size=(N, N))) / np.maximum(f, 1) ** slope
@@ -210,8 +210,7 @@ for axis, (name, picture) in zip(axes, noisy.items(), strict=True):
 plt.show()
 
 # %%
-# The error falls with the number of samples. So with one lobe you would need as many times more samples for the same
-# noise.
+# The error falls with the number of samples. So with one lobe you need that many times more samples for the same noise.
 #
 # .. seealso::
 #

@@ -6,10 +6,10 @@ You train a field on the light in a scene while it is path traced, and let paths
 """
 
 # %%
-# Most of a path tracer's time goes into light that has bounced several times, and that light is smooth. A *radiance
-# cache* (Müller et al. 2021) is a field. Its inputs are a point, a direction and the properties of the surface there,
-# and its output is the light that leaves. Its training data are the paths themselves: a vertex of a path gives the
-# input, the rest of the path gives the target.
+# Most of a path tracer's time goes into indirect light of several bounces, which is smooth. A *radiance cache* (Müller
+# et al. 2021) is a field. Its inputs are a point, a direction and the properties of the surface there, and its output
+# is the light that leaves. Its training data are the paths themselves: a vertex of a path gives the input, the rest of
+# the path gives the target.
 
 import time
 
@@ -50,7 +50,7 @@ path = mi.load_dict({"type": "path", "max_depth": 64})
 
 
 def render(integrator, spp, seed):
-    """Picture and seconds; what compiles does so in a first call."""
+    """Picture and seconds; a first call compiles."""
     mi.render(scene, integrator=integrator, spp=spp, seed=1000 + seed).numpy()
     start = time.perf_counter()
     picture = mi.render(scene, integrator=integrator, spp=spp, seed=seed).numpy()
@@ -96,7 +96,7 @@ plt.show()
 # ---------
 #
 # With ``vertices=1`` paths gather over one bounce before they end. That brings some noise back and hides most of the
-# cache's own error. Emitters are sampled as always, so shadows and highlights of lamps are exact. How do both ways
+# cache's own error. Emitters are sampled as always, so shadows and highlights of lamps are exact. How do the two
 # compare in equal time? The time of the training is the same for pictures of any size, and is left out here.
 
 
@@ -127,7 +127,7 @@ plt.show()
 # The light itself
 # ----------------
 #
-# The cache can be asked by any program that has a surface interaction: ``cache.radiance(si)``. Here, what leaves
+# Any program that has a surface interaction can query the cache: ``cache.radiance(si)``. Here is the light that leaves
 # everything in the box upwards: seen from just below the ceiling, without a camera, a path or noise.
 
 n = 200
@@ -152,8 +152,8 @@ show(axes[1], traced, "path traced, 512 samples per pixel")
 plt.show()
 
 # %%
-# Diffuse light is about right everywhere, since paths get everywhere. Highlights are not: how the boxes reflect towards
-# the ceiling was asked for by few paths. That is why a picture should gather over a bounce before it asks the cache.
+# Diffuse light is about right everywhere, since paths get everywhere. Highlights are not: few training paths asked how
+# the boxes reflect towards the ceiling. That is why a picture should gather over a bounce before it queries the cache.
 
 # %%
 # .. seealso::

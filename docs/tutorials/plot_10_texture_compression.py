@@ -9,7 +9,7 @@ file.
 # %%
 # The maps of a material show the same features: where there is rust, colour, height and roughness change together. One
 # grid of *codes* for all maps, and a network that decodes a texel, therefore takes fewer bits than one picture for each
-# (Vaidyanathan et al. 2023). A renderer reads any texel by itself: two or three gathers and a few small matrix
+# (Vaidyanathan et al. 2023). A renderer can read any single texel: two or three gathers and a few small matrix
 # products, in the kernel that needs the texel.
 
 import io
@@ -80,7 +80,7 @@ print(
 # An encoding of codes
 # --------------------
 #
-# A new encoding is a class with three things: what of it is trained (``DRJIT_STRUCT``), how many features there are
+# A new encoding is a class that defines three things: its trained attributes (``DRJIT_STRUCT``), the number of features
 # (``width``), and the arithmetic (``_features``), on lists of single-precision arrays. Parts that have parameters are
 # allocated in ``_alloc``.
 #
@@ -92,7 +92,7 @@ TOP = 2**BITS - 1
 
 
 class Codes(cn.Encoding):
-    """Codes of two grids at a texel ``(x, y)`` in [0, 1], and its place in its cell."""
+    """Codes of two grids at a texel ``(x, y)`` in [0, 1], and its position in its cell."""
 
     DRJIT_STRUCT = {
         "fine": cn.Embedding,

@@ -2,13 +2,14 @@
 One network for many objects
 ============================
 
-Twenty-six letters become twenty-six codes of one network; between codes lie letters that nobody drew.
+Twenty-six letters become twenty-six codes of one network; between the codes lie new letters.
 """
 
 # %%
 # A scene has many materials, a library many shapes. Instead of a network for each, train one with a *code* for each: a
-# row of numbers that is looked up by the object's number and goes into the network beside the coordinates. What objects
-# have in common is in the network, what sets them apart in the codes (an *auto-decoder*, Park et al. 2019, *DeepSDF*).
+# row of numbers that is looked up by the object's number and goes into the network beside the coordinates. The network
+# stores what objects have in common, the codes what distinguishes them (an *auto-decoder*, Park et al. 2019,
+# *DeepSDF*).
 #
 # The objects
 # -----------
@@ -56,8 +57,8 @@ print(f"{len(shapes)} shapes of {SIDE} x {SIDE} points")
 # ---------
 #
 # Its first coordinate is the number of the letter, the others are the position. ``Composite`` gives each part an
-# encoding of its own. Numbers arrive in single precision, as all coordinates do, and are exact up to 2^24. There are as
-# many rows as letters, and one more for later.
+# encoding of its own. Numbers arrive in single precision, as all coordinates do, and are exact up to 2^24. There is a
+# row for each letter, and one more for later.
 
 count = len(LETTERS) + 1
 encoding = cn.Composite(
@@ -138,8 +139,8 @@ plt.show()
 # Between letters
 # ---------------
 #
-# Codes are numbers and can be mixed. The network and its encoding are called by hand here: features of the position
-# from the one, codes that are no row of the table beside them.
+# Codes are numbers and can be mixed. The network and its encoding are called by hand here: features of the position,
+# and beside them codes that are not rows of the table.
 
 codes = np.array(field["encoding.nested.0.data"]).reshape(count, WIDTH)
 readout = cn.NeuralField(None, field.network, in_features=WIDTH + 16)
@@ -215,8 +216,8 @@ for axis, (title, picture) in zip(axes, {
 plt.show()
 
 # %%
-# Sixteen numbers that were made for the letters of one font can only come near one of another. With more fonts in the
-# training set they would come closer: the codes would have to tell serifs from their absence.
+# Sixteen numbers that were learned from one font can only approximate a letter of another. With more fonts in the
+# training set they would come closer: the codes would have to encode serifs.
 #
 # .. seealso::
 #

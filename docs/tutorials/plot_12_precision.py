@@ -47,7 +47,7 @@ def picture(field):
 #
 # Nothing has to be changed for half precision. The optimizer keeps single-precision weights, losses are multiplied by a
 # power of two before they are differentiated, and a step whose gradients overflow is left out: ``skipped`` counts them.
-# A CPU gains no time by half precision; it is here to see what a GPU would compute.
+# A CPU gains no time by half precision; here it shows what a GPU would compute.
 
 network = cn.MLP(out_features=3, width=64, depth=3, bias=True, output_activation="sigmoid")
 model = cn.NeuralField(cn.Frequency(6, in_features=2), network)

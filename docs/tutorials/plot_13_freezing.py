@@ -26,7 +26,7 @@ import coopnet as cn
 # -----------------
 #
 # A field of position and time, to have something that moves: flames of noise, learned in a second or two. ``cn.fit``
-# freezes its step by itself; ``recordings`` says how often.
+# freezes its step itself; ``recordings`` says how often it was recorded.
 
 
 def pattern(x, y, t):
@@ -61,7 +61,7 @@ print(f"{result.seconds:.1f} s, loss {result.losses[-1]:.5f}, recordings: {resul
 
 
 def frame(field, x, y, t, seed):
-    """A picture at time ``t`` without dropout, and how far one with masks is from it."""
+    """A picture at time ``t`` without dropout, and its distance from one with masks."""
     p = Array3f(x, y, t)
     sure, masked = field(p), field(p, cn.Key(seed))
     return sure, dr.abs(masked[0] - sure[0])
@@ -140,10 +140,10 @@ with dr.suspend_grad():
         print(f"{what:<30}{'recorded' if again else 'replayed'}")
 
 # %%
-# So: make opaque what changes often, and leave Python numbers to what is a setting. Two more rules.
+# So make values that change often opaque, and use Python numbers for settings. Two more rules:
 #
 # - **What a frozen function reads is an argument.** Arrays are found in arguments, also inside fields, lists and other
-#   PyTrees. What the function reaches in other ways is, for ever, what it was when it was recorded.
+#   PyTrees. Everything else that the function reads keeps the value that it had when the function was recorded.
 # - **Values cannot be read inside.** ``print``, ``.numpy()`` and ``if`` on an array need its value while Python
 #   runs, which happens once. In a frozen function they are errors, or end the process: return the array, and read it
 #   outside.

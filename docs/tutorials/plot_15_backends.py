@@ -99,7 +99,7 @@ print(f"the field is home: {dr.backend_v(next(iter(field.values()))).name}, {fie
 # ------------------------------
 #
 # Masks are equal to the bit: they are integers, a function of the key alone. Values agree to the precision of the
-# network. Where there is no second backend, the field is built here in half precision, which is what a GPU computes in.
+# network. Without a second backend, the field is built here in half precision, as on a GPU.
 
 
 def look(field, p, key):
@@ -166,7 +166,7 @@ dr.disable_grad(weights)
 
 # %%
 # ``cn.to`` moves any tree of things: a field with its optimizer and average, dictionaries, textures, keys. ``"numpy"``
-# is the third place: a field there is a dictionary of its parameters by name, as in a checkpoint.
+# is a third target: a field becomes a dictionary of its parameters by name, as in a checkpoint.
 
 parameters = cn.to(field, "numpy")
 print({name: (values.shape, str(values.dtype)) for name, values in parameters.items()})

@@ -2,12 +2,13 @@
 Checkpoints and resuming
 ========================
 
-You stop a run, go on from its file, and compare with a run that was never stopped: to the last bit on the CPU.
+You stop a run, resume it from its file, and compare with a run that was never stopped: equal to the last bit on the
+CPU.
 """
 
 # %%
 # A run may take hours, and machines are switched off. What has to be kept so that nothing is lost? Weights; what the
-# optimizer remembers; the average; the step, by which the schedule and all random numbers go on; the best metric so
+# optimizer remembers; the average; the step, from which the schedule and all random numbers follow; the best metric so
 # far. A checkpoint of ``cn.fit`` has all of them, and ``cn.load`` reads it as a field, too.
 
 import tempfile
@@ -24,7 +25,8 @@ import coopnet as cn
 
 # %%
 # The data are heights: a fault near Jacksboro, Tennessee, measured by a space shuttle's radar (SRTM, NASA; in the
-# public domain, with matplotlib). The field learns them in units of a kilometre, since networks like numbers near 1.
+# public domain, with matplotlib). The field learns them in units of a kilometre, since networks learn numbers near 1
+# best.
 
 SIDE, STEPS, STOP = 320, 600, 250
 folder = Path(tempfile.mkdtemp())
@@ -77,8 +79,8 @@ def run(field, steps, file=None, **options):
 # A run that is stopped
 # ---------------------
 #
-# The number of steps is where to stop, counted from 0. In practice a run ends by Ctrl-C, which finishes the step and
-# writes a checkpoint, or because a machine goes down. Then the last checkpoint remains: one is written every
+# The number of steps is the total, counted from 0. In practice a run ends by Ctrl-C, which finishes the step and writes
+# a checkpoint, or because a machine goes down. Then the last checkpoint remains: one is written every
 # ``checkpoint_every`` seconds. To go on, take a *new* field, as in a new process, and ``resume=True``.
 
 file = folder / "terrain.safetensors"
@@ -129,8 +131,8 @@ plt.show()
 # A checkpoint is a field
 # -----------------------
 #
-# ``cn.load`` builds the field on whatever backend there is, in the precision that is wanted. Nothing in a file is
-# executed, so it can come from anywhere. ``cn.io.read`` reads what else is in the file.
+# ``cn.load`` builds the field on any available backend, in any of its precisions. Nothing in a file is executed, so it
+# can come from anywhere. ``cn.io.read`` reads what else is in the file.
 
 loaded = cn.load(file)
 print("loaded:", "equal" if np.array_equal(terrain(loaded), terrain(field)) else "different")

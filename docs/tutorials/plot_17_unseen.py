@@ -2,14 +2,14 @@
 What a field has not seen
 =========================
 
-You learn a photograph with a hole in it, let three methods say where the field has seen nothing, and draw only what
+You learn a photograph with a hole in it, let three methods find where the field has seen nothing, and draw only what
 has been seen.
 """
 
 # %%
 # A field has an answer everywhere, also where it had no data: behind a wall, between two scans, at a pixel that no
-# camera saw. A renderer that falls back to something safe there needs to know where that is. For the network behind a
-# hash grid, the answer depends on how it is asked.
+# camera saw. A renderer that falls back to something safe there needs to know where that is. With a hash grid, the
+# answer depends on the method.
 
 import warnings
 
@@ -61,16 +61,17 @@ def learn(seed, dropout=0.0):
 # Three deviations
 # ----------------
 #
-# - *Monte Carlo dropout*: train with dropout, draw the field under 32 masks, and look how far the pictures differ.
+# - *Monte Carlo dropout*: train with dropout, draw the field under 32 masks, and measure how much the pictures differ.
 # - ``cn.laplace``: after training, add up how much the data say about every entry of the grid. Entries that no pixel
-#   has touched stay as open as they were. ``std`` gives the deviation of the colours that follows, in one kernel.
-# - ``cn.ensemble``: train five fields from five seeds, and look how far they differ. They agree where there were data.
+#   has touched keep their prior variance. ``std`` gives the deviation of the colours that follows, in one kernel.
+# - ``cn.ensemble``: train five fields from five seeds, and measure how much they differ. They agree where there were
+#   data.
 
 members = [learn(seed) for seed in range(5)]
 plain, dropped = members[0], learn(0, dropout=0.1)
 posterior, together = cn.laplace(plain, batch, steps=8), cn.ensemble(members)
 
-# The library warns once that masks do not tell what a grid has not seen. To show just that is what we do here.
+# The library warns once that masks do not reveal what a grid has not seen, which is what this page shows.
 warnings.filterwarnings("ignore", ".*has not seen", RuntimeWarning)
 _, masks = image.render_mc(dropped, SIDE, SIDE, samples=32, seed=1)
 
@@ -117,8 +118,8 @@ plt.show()
 # Something safe
 # --------------
 #
-# Where the deviation is large, draw something else: the background, a coarser model, or nothing. The limit comes from
-# the pixels that were seen, of which it may take away one in a hundred; the hole need not be known.
+# Where the deviation is large, draw something else: the background, a coarser model, or nothing. The limit is chosen on
+# the seen pixels, of which it removes one in a hundred; the hole need not be known.
 
 pictures = {}
 checks = np.where((row // 4 + column // 4) % 2, 0.82, 0.95)[..., None]
@@ -136,9 +137,9 @@ for axis, (title, picture) in zip(axes, list(pictures.items())[:2], strict=True)
 plt.show()
 
 # %%
-# The ensemble hides a part. Its members have seen nothing there, either, but some of what they make up is alike: they
-# disagree at the border of the hole and agree on a grey in its middle. It tells far more than masks do, and it is what
-# to take for a network without a grid.
+# The ensemble hides a part. Its members have seen nothing there, either, but partly invent the same: they disagree at
+# the border of the hole and agree on a grey in its middle. It is far better than masks, and the method of choice for a
+# network without a grid.
 #
 # .. seealso::
 #

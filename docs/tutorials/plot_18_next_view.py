@@ -2,13 +2,13 @@
 Which view to take next
 =======================
 
-You learn a radiance field from two views, let it say where another camera would help, and compare with chance.
+You learn a radiance field from two views, let it choose where another camera would help, and compare with chance.
 """
 
 # %%
-# Who scans an object takes views until it looks complete. A field that knows what it has not seen can say which view
-# to take next. Twenty cameras stand around a table with a wall on it, with things before and behind the wall. Two
-# neighbouring ones have been used.
+# When scanning an object you take pictures until it looks complete. A field that knows what it has not seen can say
+# which view to take next. Twenty cameras stand around a table with a wall on it, with things before and behind the
+# wall. Two neighbouring ones have been used.
 
 import math
 
@@ -139,8 +139,8 @@ def psnr(field):
 # What the cameras have seen
 # --------------------------
 #
-# ``cn.laplace`` asks for points and what was learned there. Those are points along the rays of the cameras, as far as
-# more than 80 % of the light gets through. What the field says at them, with some noise, stands for the measurement.
+# ``cn.laplace`` needs points and what was learned there. These are points along the cameras' rays, while the
+# transmittance exceeds 80 %. The field's own values there, with some noise, stand in for the measurement.
 
 
 def posterior(field, chosen):
@@ -173,7 +173,7 @@ def posterior(field, chosen):
 
 
 def unsure(known, view):
-    """The deviation of the outputs along each ray, by what a place contributes to the pixel.
+    """The deviation along each ray, weighted by each point's share of the pixel.
 
     Unknown places may stop the ray: densities are raised by 0.3 deviations.
     """
@@ -195,9 +195,9 @@ field = learn(first)
 known = posterior(field, first)
 
 # %%
-# Simpler, and for every kind of field, ``cn.render.Visits`` counts the rays that have come to each cell of the box, and
-# says for every other ray how little of what it meets is known, from 0 to 1. A place that one ray has seen counts 1/2.
-# The last row of the picture hides pixels above 0.8: none of the views that were learned, most of those from behind.
+# Simpler, and for every kind of field, ``cn.render.Visits`` counts the rays that have reached each cell of the box, and
+# says for every other ray how unseen the places along it are, from 0 to 1. A place that one ray has seen counts 1/2.
+# The last row of the picture hides pixels above 0.8: none in the learned views, most in those from behind.
 
 
 def rays_of(view):
@@ -274,9 +274,9 @@ axis.spines[["top", "right"]].set_visible(False)
 plt.show()
 
 # %%
-# The field asks for what it has not seen, and that is better than chance. Where cameras may stand anywhere around an
+# The field chooses what it has not seen, and that is better than chance. If cameras may stand anywhere around an
 # object, the farthest one is hard to beat, and costs nothing: take it. Use an uncertainty where angles say little, such
-# as for cameras in a room, each behind another corner.
+# as for cameras in a room with corners.
 #
 # .. seealso::
 #

@@ -2,14 +2,14 @@
 Where a radiance cache may be trusted
 =====================================
 
-Two caches of one scene say where neither knows the light; there, and only there, you trace on.
+Two caches of one scene disagree where neither has learned the light; only there do paths continue.
 """
 
 # %%
-# A :doc:`radiance cache </mitsuba_light>` that is asked at the first surface gives a picture without noise quickly,
+# A :doc:`radiance cache </mitsuba_light>` that is queried at the first surface quickly gives a picture without noise,
 # but with all of the cache's errors: reflections that few training paths met, and edges of shadows. Gathering over one
-# bounce before asking hides them, but costs samples everywhere. A cache that knows where it is wrong needs to gather
-# only there.
+# bounce before the query hides them, but costs samples everywhere. If you know where the cache is wrong, you need to
+# gather only there.
 #
 # Train two caches with different seeds. Where they disagree, the training paths did not determine the light.
 
@@ -51,13 +51,13 @@ print(f"{time.perf_counter() - start:.1f} s for {len(caches)} caches of {STEPS} 
 # Pixels, not pictures
 # --------------------
 #
-# An integrator can be asked for single rays. So we draw chosen pixels, and only those.
+# An integrator can trace single rays. So we draw only chosen pixels.
 
 EVERYWHERE = np.arange(SIDE * SIDE, dtype=np.uint32)
 
 
 def rays(pixels, spp, seed):
-    """A ray for each sample of each pixel, and the sampler that goes on with it."""
+    """A ray for each sample of each pixel, and the sampler for its continuation."""
     sampler = mi.load_dict({"type": "independent"})
     sampler.seed(seed, len(pixels) * spp)
     pixel = dr.repeat(mi.UInt32(pixels), spp)
@@ -97,7 +97,7 @@ reference = np.mean(halves, axis=0)
 
 
 def disagreement(seed, spp=2):
-    """How far the caches are apart at the first surface, relative to what they say."""
+    """The difference of the caches at the first surface, relative to their values."""
     ray, _ = rays(EVERYWHERE, spp, seed)
     si = scene.ray_intersect(ray)
     a, b = (dr.mean(cache.radiance(si, si.is_valid())) for cache in caches)
@@ -148,9 +148,9 @@ plt.show()
 # Equal time
 # ----------
 #
-# The tenth of the pixels where the caches disagree most is gathered, the others are asked. The plain cache may gather
-# everywhere, with as many samples as take the same time. Times of training are left out; the second cache has doubled
-# them.
+# The tenth of the pixels where the caches disagree most is gathered, the others are queried directly. The plain cache
+# gathers everywhere, with as many samples as take the same time. Training times are left out; the second cache has
+# doubled them.
 
 limit = np.quantile(apart, 0.9)
 SPP = 128
@@ -191,10 +191,10 @@ plt.show()
 # %%
 # More time does not help the cache alone, because its errors are not noise. Gathering everywhere spends samples on
 # walls that the cache knew. Samples pay where the caches disagree, and more than at random pixels. Errors remain where
-# both caches err alike: neither has seen the light there, and they agree on something smooth.
+# both caches are wrong in the same way: neither has seen the light there, and they agree on something smooth.
 #
 # .. seealso::
 #
-#    :doc:`/uncertainty` says which uncertainty is for which job. :doc:`/mitsuba_light` has the settings of the cache.
+#    :doc:`/uncertainty` compares the uncertainties. :doc:`/mitsuba_light` has the settings of the cache.
 
 # sphinx_gallery_thumbnail_number = 1

@@ -118,7 +118,8 @@ plt.show()
 #
 # A second, small network gives the lobes that directions are sampled from: widths, azimuths and weights, for the
 # direction of incidence. The lobes never change the mean of a picture. The closer their density is to the reflection,
-# the less noise there is. Here are both in the plane of incidence, each divided by its integral over the hemisphere.
+# the less noise there is. The plots show both in the plane of incidence, each divided by its integral over the
+# hemisphere.
 
 theta = np.linspace(-np.pi / 2, np.pi / 2, 721)[1:-1]
 wo = np.stack([np.sin(theta), 0 * theta, np.cos(theta)])
@@ -158,8 +159,8 @@ print(
 # A page, a shader, a function
 # ----------------------------
 #
-# ``cn.export`` writes the material as a page that a browser draws by itself, with a light to move, as GLSL, WGSL, Slang
-# or C, or as NumPy. All of them take (u, v) and both directions, and return the BSDF times the cosine.
+# ``cn.export`` writes the material as a stand-alone web page with a light to move, as GLSL, WGSL, Slang or C, or as
+# NumPy. All of them take (u, v) and both directions, and return the BSDF times the cosine.
 
 view = cn.interop.export.View("Paint", light=(80, 40), intensity=30)
 page = cn.export(found.bsdf, "html", folder / "paint.html", view=view)
@@ -169,9 +170,9 @@ for name in ("paint.html", "paint.glsl", "paint.py"):
     print(f"{name}: {(folder / name).stat().st_size / 1e3:.0f} kB")
 
 # %%
-# The NumPy file imports NumPy alone. A few lines draw a ball under a point light with it: where the ball is hit, which
-# directions that makes in the frame of the surface, and one call of the function. Beside it are the same pixels with
-# Mitsuba's evaluation of the material.
+# The NumPy file imports NumPy alone. A few lines draw a ball under a point light with it: intersect the ball, transform
+# the directions to the shading frame, and call the function once. Beside it are the same pixels with Mitsuba's
+# evaluation of the material.
 
 module = runpy.run_path(str(folder / "paint.py"))
 weights = module["paint_load"](folder / "paint.py.weights")

@@ -7,7 +7,7 @@ You fit a hash grid to a cloud, render it with Mitsuba's own volume integrator, 
 
 # %%
 # Mitsuba reads densities of media from grids. A field can take the place of a grid: ``NeuralVolume`` is a volume for
-# Mitsuba's ``heterogeneous`` medium, and ``NeuralMedium`` a medium by itself, with density, color and emission from one
+# Mitsuba's ``heterogeneous`` medium, and ``NeuralMedium`` a whole medium, with density, color and emission from one
 # evaluation of one network.
 
 import time
@@ -68,9 +68,9 @@ print(f"{cells.nbytes / 1e3:.0f} kB in the grid, {size / 1e3:.0f} kB in the fiel
 # In Mitsuba
 # ----------
 #
-# Distances to collisions are sampled by a bound of the density, the *majorant*. For a grid it is the largest entry. For
-# a field it is measured: at 2^15 points, and around the densest of them. Densities above the bound would be cut to it,
-# so ask how much of the volume exceeds it.
+# Distances to collisions are sampled with an upper bound of the density, the *majorant*. For a grid it is the largest
+# entry. For a field it is measured: at 2^15 points, and around the densest of them. Densities above the bound would be
+# cut to it, so check how much of the volume exceeds it.
 
 volume = cn.mitsuba.NeuralVolume(field)
 print(f"majorant {volume.max():.2f}, exceeded: {volume.exceeded()}")
@@ -123,14 +123,14 @@ plt.show()
 
 # %%
 # The field needs a fraction of the memory, and more time: its network is evaluated at every collision, in ``volpath``
-# within virtual calls. So use a field where memory is scarce, or where a field is what you have.
+# within virtual calls. So use a field if memory is scarce, or if you have a field anyway.
 
 # %%
 # A radiance field as a medium
 # ----------------------------
 #
-# A field for ``ray_march`` has density and color. ``NeuralMedium`` takes it as it is, and emits its light. Here is one
-# of two glowing balls of gas, first marched, then as a medium above a floor, which it lights. (With
+# A field for ``ray_march`` has density and color. ``NeuralMedium`` takes it as it is, and emits its light. Here is a
+# field of two glowing balls of gas, first marched, then as a medium above a floor, which it lights. (With
 # ``light="scattered"`` the color is the albedo, and other lights reach the medium.)
 
 places = [0.38, 0.42, 0.5], [0.64, 0.58, 0.5]

@@ -6,9 +6,9 @@ You keep a radiance cache over ten frames in which camera and light move, and co
 """
 
 # %%
-# A cache pays where light bounces often and time is short: in previews and animations. From one frame to the next,
-# most of the light in a room stays as it is. So a cache need not be learned anew. A few more steps after each change
-# are enough, and their kernels are recorded once.
+# A cache pays where light bounces often and time is short: in previews and animations. From one frame to the next, most
+# of the light in a room stays the same. So a cache need not be learned anew. A few more steps after each change are
+# enough, and their kernels are recorded once.
 
 import time
 
@@ -41,7 +41,7 @@ lamp, view = (mi.Transform4f(params[f"{name}.to_world"]) for name in ("light", "
 
 
 def to(frame):
-    """Move lamp and camera to where they are in a frame."""
+    """Move lamp and camera to their positions in a frame."""
     part = frame / (FRAMES - 1)
     params["light.to_world"] = mi.Transform4f().translate([0.7 * part - 0.35, 0, 0]) @ lamp
     params["sensor.to_world"] = mi.Transform4f().translate([0.1 * part, 0, 0]) @ view
@@ -53,10 +53,10 @@ def to(frame):
 # ----------
 #
 # The cache first learns the room as it is at the start, for 250 steps. Then each frame has sixteen training steps and
-# a picture of the cache alone (``vertices=0``), whose only noise is that of the places within a pixel. ``average=0.9``
-# lets the average of the weights forget the past sooner than by default. The path tracer gets as many passes of four
-# samples as fit into the processor time of steps and picture. Before all that, three frames compile and record, and do
-# not count.
+# a picture of the cache alone (``vertices=0``), whose only noise comes from sample positions within a pixel.
+# ``average=0.9`` lets the average of the weights adapt faster than by default. The path tracer gets as many passes of
+# four samples as fit into the processor time of steps and picture. Three warm-up frames, which compile the kernels, are
+# excluded.
 
 cache = cn.mitsuba.RadianceCache(scene, average=0.9)
 path = mi.load_dict({"type": "path", "max_depth": 64})
@@ -123,7 +123,7 @@ for row, (frame, pictures) in zip(axes, shown.items(), strict=True):
 plt.show()
 
 # %%
-# With ``vertices=1`` most of the noise would be back: a path must find the bright place on the ceiling at its one
+# With ``vertices=1`` most of the noise would be back: a path must find the bright spot on the ceiling at its one
 # bounce. The cache alone shows what it knows, blurred where it knows little.
 
 figure, axis = plt.subplots(figsize=(6, 3), layout="constrained")

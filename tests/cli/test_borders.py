@@ -83,13 +83,13 @@ def test_parameters_that_are_python_objects(tmp_path, capsys):
     config.write_text('{"network": {"otype": "FullyFusedMLP", "n_neurons": 16, "n_hidden_layers": 1}}')
     np.save(numbers, np.array([{}], object))
     words = ("convert", config, "-o", tmp_path / "f.safetensors", "--inputs", 2, "--outputs", 1, "--params", numbers)
-    assert "is no .npy file of numbers" in failed(capsys, *words)
+    assert "is not a .npy file of numbers" in failed(capsys, *words)
     assert not (tmp_path / "f.safetensors").exists()
 
 
 @pytest.mark.parametrize("name, says", [
-    ("text.obj", "has no triangles, or is no OBJ file; a surface of triangles or polygons is needed"),
-    ("text.ply", "is no PLY mesh, or a damaged one; export it again"),
+    ("text.obj", "has no triangles, or is not a valid OBJ file; a surface of triangles or polygons is needed"),
+    ("text.ply", "is not a valid PLY mesh; export it again"),
     ("text.off", "is not an image that Pillow can read; meshes are those with the suffix of OBJ, PLY, STL"),
 ])  # fmt: skip
 def test_what_is_no_mesh(tmp_path, capsys, name, says):

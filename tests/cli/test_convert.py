@@ -107,9 +107,9 @@ def test_what_cannot_be_converted(config, trained, backend, tmp_path, capsys):
     np.save(tmp_path / "objects.npy", np.array([{}], object), allow_pickle=True)
     fails(capsys, [*start, "--params", tmp_path / "objects.npy"], 1, "objects.npy")  # nothing of it is executed
     (tmp_path / "odd.bin").write_bytes(trained.tobytes() + b"x")
-    fails(capsys, [*start, "--params", tmp_path / "odd.bin"], 1, "odd.bin", "no multiple of the 2 of a float16")
+    fails(capsys, [*start, "--params", tmp_path / "odd.bin"], 1, "odd.bin", "not a multiple of the 2 of a float16")
     fails(capsys, [*start, "--params", tmp_path / "none.bin"], 1, "none.bin")
     fails(capsys, [*start, "--params", tmp_path / "short.npy", "--dtype", "float16"], 2, "--dtype")
     config.write_text("{")
-    fails(capsys, start, 1, "config.json", "no JSON")
+    fails(capsys, start, 1, "config.json", "not JSON")
     assert not out.exists()

@@ -164,7 +164,7 @@ def test_fit_says_quality_and_resumes(tmp_path, backend, capsys, monkeypatch):
     assert cli.main(["fit", source, "-o", str(out), *options, "--steps", "20"]) == 0
     said = capsys.readouterr().out
     assert "5120 triangles, watertight" in said and "mean error of the distance: " in said
-    assert "inside and outside told apart: " in said and f"wrote {out / 'field.safetensors'}" in said
+    assert "correct sign (inside or outside): " in said and f"wrote {out / 'field.safetensors'}" in said
     assert cli.main(["fit", source, "-o", str(out), *options, "--steps", "25", "--resume"]) == 0
     assert "25 steps in" in capsys.readouterr().out
     arguments = ["fit", source, "-o", out, *options, "--steps", "30", "--resume"]
@@ -183,7 +183,7 @@ def test_an_interrupted_fit_goes_on(tmp_path, backend, capsys, monkeypatch):
     out = ["-o", str(tmp_path), "--backend", backend]
     assert cli.main(["fit", str(tmp_path / "ball.stl"), *out, "--points", "5000", "--force"]) == 130
     said = capsys.readouterr().out
-    _, *words = shlex.split(said.split("go on with: ")[1])
+    _, *words = shlex.split(said.split("resume with: ")[1])
     assert words[words.index("--points") + 1] == "5000" and "--pixels" not in words
     asked = {}
     monkeypatch.setattr(mesh, "fit_mesh", lambda *arguments, **options: asked.update(options) or stopped)

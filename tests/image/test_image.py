@@ -483,7 +483,7 @@ def test_two_runs_in_one_folder(tmp_path, monkeypatch):
     image, run = np.full((4, 4, 3), 0.5, np.float32), learn.fit_to
 
     def twice(*args, **options):
-        with pytest.raises(OSError, match=r"fit_image: directory is '.*out', to which another run is writing; wait"):
+        with pytest.raises(OSError, match=r"fit_image: directory is '.*out', to which another run writes; wait"):
             images.fit_image(image, tmp_path / "out", steps=2, progress=False)
         return run(*args, **options)
 

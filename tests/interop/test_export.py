@@ -442,7 +442,7 @@ class Own(cn.Module):
         ({"grids": "uint8"}, ValueError, "export: grids is 'uint8', but the field has no grids; leave it out"),
         ({"target": "slang-coopvec", "precision": "single"}, ValueError, "cooperative vectors have half precision"),
         ({"target": "slang-coopvec", "inline": True}, ValueError, "reads weights from a buffer"),
-        ({"path": "f.weights"}, ValueError, "as files of weights are called; use another suffix"),
+        ({"path": "f.weights"}, ValueError, "but .weights is the suffix of files of weights"),
         ({"path": 3}, TypeError, "export: path is a int"),
         ({"path": "missing/f.c"}, FileNotFoundError, "missing"),
         ({"field": small}, TypeError, "export: field is a function; a NeuralField or a material is needed"),

@@ -95,7 +95,7 @@ def test_errors_of_parents(tmp_path):
             cn.from_config(2, 3, write(tmp_path, bad={"parent": bad}))
     with pytest.raises(FileNotFoundError, match=r"none\.json"):
         cn.from_config(2, 3, write(tmp_path, orphan={"parent": "none.json"}))
-    for text, message in (("[1]", r"list\.json holds a list; an object"), ("{", r"list\.json is no JSON")):
+    for text, message in (("[1]", r"list\.json holds a list; an object"), ("{", r"list\.json is not JSON")):
         with pytest.raises(ValueError, match="^from_config: .*" + message):
             cn.from_config(2, 3, write(tmp_path, list=text, child={"parent": "list.json"}))
 

@@ -110,7 +110,7 @@ def test_dictionary_text_and_file_are_the_same(tmp_path):
     # as most samples of its documentation
     last = '{"loss": {"otype": "L1", // Component type.\n }, "encoding": {"otype": "NRC", "n_bins": 4 /**/ , },\n}'
     assert cn.from_config(8, 3, last).loss.__name__ == "l1"
-    with pytest.raises(ValueError, match="is no JSON"):
+    with pytest.raises(ValueError, match="is not JSON"):
         cn.from_config(2, 3, '{"loss": {"otype": "L1",, }}')
     with pytest.raises(ValueError, match=r"otype is 'a,}'"):
         cn.from_config(2, 3, '{"encoding": {"otype": "a,}"}}')
@@ -547,7 +547,7 @@ def test_errors_of_arguments(tmp_path):
             cn.from_config(1, bad, IDENTITY)
     with pytest.raises(TypeError, match="config is a list"):
         cn.from_config(1, 1, [])
-    with pytest.raises(ValueError, match="config is no JSON"):
+    with pytest.raises(ValueError, match="config is not JSON"):
         cn.from_config(1, 1, '{"encoding": }')
     (tmp_path / "list.json").write_text("[1]")
     with pytest.raises(ValueError, match=r"list\.json holds a list; an object"):

@@ -317,7 +317,7 @@ def test_the_command_line_exports_files_of_materials(variant, tmp_path, capsys):
     fails(capsys, [*command, "glsl", "--dropout"], 2, "materials are exported without")
     varnished = cn.mitsuba.NeuralBSDF(bsdf.decoder, bsdf.latent.source(), specular=mi.load_dict({"type": "plastic"}))
     varnished.save(path)
-    fails(capsys, [*command, "c"], 1, "has a perfectly specular part, which no function of directions is")
+    fails(capsys, [*command, "c"], 1, "has a perfectly specular part, which a function of directions cannot express")
     for described in (3, {"latent": ["x"]}, {"latent": {"format": "other"}}, {"directions": "polar"}):
         cn.save(path, bsdf.decoder.field, metadata={ENTRY: described})
         fails(capsys, [*command, "c"], 1, "holds no material")

@@ -184,7 +184,7 @@ def test_what_is_refused():
             "reference is twosided, but only the front .* is learned",
         ),
         ({"type": "diffuse", "reflectance": 0.0}, {}, ValueError, "reference reflects nothing on its front side"),
-        (BUMPS, {}, ValueError, r"reference cannot be evaluated \(.*eval_1_grad.*\); a bumpmap asks for slopes, which"),
+        (BUMPS, {}, ValueError, r"reference cannot be evaluated \(.*eval_1_grad.*\); a bumpmap needs slopes, which"),
         (WHITE, {"latent": [1.0, 2.0]}, ValueError, "latent is constant"),
         (WHITE, {"latent": 3}, TypeError, "latent is a int"),
         (WHITE, {"steps": 0}, ValueError, "steps is 0"),

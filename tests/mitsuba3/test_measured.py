@@ -183,8 +183,8 @@ def test_pictures(gold):
 @pytest.mark.parametrize(
     "name, size, header, at, error, message",
     [
-        ("short", merl.SIZE - 8, HEADER, None, ValueError, "no MERL file, or a truncated one: it has 34992004 bytes"),
-        ("long", merl.SIZE + 8, HEADER, None, ValueError, "no MERL file, or a truncated one: it has 34992020 bytes"),
+        ("short", merl.SIZE - 8, HEADER, None, ValueError, "not a MERL file, or truncated: it has 34992004 bytes"),
+        ("long", merl.SIZE + 8, HEADER, None, ValueError, "not a MERL file, or truncated: it has 34992020 bytes"),
         ("empty", 0, b"", None, ValueError, "it has 0 bytes, not 34992012"),
         (
             "foreign",
@@ -308,8 +308,8 @@ def test_rgl_files_that_are_refused(tmp_path):
         (whole[:-4], f"a truncated RGL file: it has {len(whole) - 4} of at least {len(whole)} bytes"),
         (whole[: len(whole) // 2], "a truncated RGL file: it has"),
         (whole[:100], "a truncated or damaged RGL file: its list of fields cannot be read"),
-        (whole[:11], "no RGL file: it does not begin as one"),
-        (b"P6 1000 1000", "no RGL file: it does not begin as one"),
+        (whole[:11], "not an RGL file: it does not begin like one"),
+        (b"P6 1000 1000", "not an RGL file: it does not begin like one"),
         (whole[:-4] + struct.pack("<f", np.nan), "a damaged RGL file: not all numbers of rgb are finite"),
         (whole.replace(b"ndf\x02\x00\n", b"ndf\x02\x00\x09", 1), "a damaged RGL file: ndf is not in single precision"),
     ]

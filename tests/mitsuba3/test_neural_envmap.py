@@ -162,7 +162,7 @@ def test_refusals():
     envmap, field = cn.mitsuba.NeuralEnvmap, radiance()
     with pytest.raises(ValueError, match=r"^NeuralEnvmap: field has 3 inputs; 2 is needed"):
         envmap(field, "uv")
-    with pytest.raises(ValueError, match=r"^NeuralEnvmap: to_world is no rotation or mirror image"):
+    with pytest.raises(ValueError, match=r"^NeuralEnvmap: to_world is not a rotation or mirror image"):
         envmap(field, to_world=mi.ScalarTransform4f().scale(2))
     with pytest.raises(ValueError, match=r"^NeuralEnvmap: floor is 0; a number in \(0, 1\] is needed"):
         envmap(field, floor=0)

@@ -299,7 +299,7 @@ def test_errors_reach_the_user(tmp_path):
         ({"field": "test.one", "filename": "x"}, "neural_texture: got field and filename; one of"),
         ({"field": "test.gone"}, "nothing was handed over as 'test.gone'"),
         ({"filename": missing}, "missing.safetensors: No such file"),
-        ({"filename": str(tmp_path / "text.safetensors")}, "no safetensors file"),
+        ({"filename": str(tmp_path / "text.safetensors")}, "not a safetensors file"),
         ({"field": "test.one", "coordinates": "position"}, "field has 2 inputs; 3 is needed"),
         ({"field": "test.one", "resolution": -1}, "NeuralTexture: resolution is -1"),
     ):

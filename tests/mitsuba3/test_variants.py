@@ -138,7 +138,7 @@ def test_spectra_of_fields(kind):
     assert dr.all(wavelengths == 360 + 0.25 * 470, axis=None)
     close(first(weight)[0], 470 * field([si.uv.x, si.uv.y, mi.Float(0.25)]).numpy()[0])
     with pytest.raises(
-        RuntimeError, match=r"^NeuralTexture: a field that takes a wavelength has a spectrum, and no eva"
+        RuntimeError, match=r"^NeuralTexture: a field that takes a wavelength returns a spectrum, and has no eva"
     ):
         texture.eval_1(si)
     with pytest.raises(ValueError, match="field has 3 inputs; 2 is needed"):

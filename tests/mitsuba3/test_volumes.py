@@ -402,7 +402,7 @@ def test_refusals():
     with pytest.raises(TypeError, match=r"^NeuralMedium: phase is a float; a mi.PhaseFunction or None is needed"):
         medium(four, phase=0.5)
     with pytest.raises(
-        ValueError, match=r"^NeuralMedium: albedo is 0.5, but field has 4 outputs, which say what it is"
+        ValueError, match=r"^NeuralMedium: albedo is 0.5, but field has 4 outputs, which include the albedo"
     ):
         medium(four, albedo=0.5)
     with pytest.raises(ValueError, match=r"^NeuralMedium: albedo is 2; a number in \[0, 1\] is needed"):

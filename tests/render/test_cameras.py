@@ -192,7 +192,7 @@ def test_files_that_are_refused(tmp_path, backend):
     with pytest.raises(FileNotFoundError):
         cn.render.load_cameras(path)
     path.write_text("{")
-    with pytest.raises(ValueError, match="is no JSON"):
+    with pytest.raises(ValueError, match="is not JSON"):
         cn.render.load_cameras(path)
     pose = np.eye(4).tolist()
     several = [{"file_path": "a", "transform_matrix": pose, "w": w, "h": 4} for w in (4, 8)]
@@ -218,7 +218,7 @@ def test_files_that_are_refused(tmp_path, backend):
         with pytest.raises((ValueError, TypeError), match=words):
             cn.render.load_cameras(path, backend=backend)
     path.write_text("[" * 100_000)
-    with pytest.raises(ValueError, match="is no JSON"):
+    with pytest.raises(ValueError, match="is not JSON"):
         cn.render.load_cameras(path)
     with pytest.raises(TypeError, match="path is a int"):
         cn.render.load_cameras(3)

@@ -131,7 +131,7 @@ def test_cells_fit_into_the_memory_of_a_cpu(backend, monkeypatch, kind, itemsize
     monkeypatch.setattr(memory, "memory_left", lambda: {memory.MEMORY: twice})
     assert kind(8, backend=backend).cells == 512
     monkeypatch.setattr(memory, "memory_left", lambda: {memory.MEMORY: twice - 1})
-    with pytest.raises(ValueError, match=f"{kind.__name__}: 512 cells are more than fit"):
+    with pytest.raises(ValueError, match=f"{kind.__name__}: 512 cells do not fit"):
         kind(8, backend=backend)
 
 

@@ -283,8 +283,8 @@ def test_a_field_that_was_never_finite(ns, backend, field, tmp_path):
     matrix[:] = np.nan
     field.set_matrix("layers.0.weights", matrix)
     path = tmp_path / "run.safetensors"
-    diverges(["It came with parameters that are not finite"], field, batch_of(ns), 2, checkpoint=path)
-    diverges(["It came with parameters that are not finite"], field, batch_of(ns), 0, checkpoint=path)
+    diverges(["Its initial parameters were not finite"], field, batch_of(ns), 2, checkpoint=path)
+    diverges(["Its initial parameters were not finite"], field, batch_of(ns), 0, checkpoint=path)
     assert not path.exists()
 
 

@@ -313,7 +313,7 @@ def test_counts_of_skipped_steps(ns):
         np.testing.assert_array_equal(optimizer["data"].numpy() == before, stays, err_msg=str(i))
     assert optimizer.state["data"][3][0].numpy().tolist() == [1, 0, 2]
     for name in ("uniform", "amsgrad", "mask_updates"):
-        with pytest.raises(ValueError, match=f"^Adam: {name}=True does not go with skip_zero_grad"):
+        with pytest.raises(ValueError, match=f"^Adam: {name}=True cannot be combined with skip_zero_grad"):
             cn.training.Adam(0.1, skip_zero_grad=True, **{name: True})
 
 
@@ -441,7 +441,7 @@ def test_errors_of_optimizers():
         for bad in (least - 1, 1.5, True, 2**32):
             with pytest.raises(ValueError, match=f"SGD: {name} is {bad}; an int of at least {least}"):
                 cn.training.SGD(1e-3, **{name: bad})
-        with pytest.raises(ValueError, match="Adam: mask_updates=True goes with neither"):
+        with pytest.raises(ValueError, match="Adam: mask_updates=True cannot be combined"):
             cn.training.Adam(1e-3, mask_updates=True, **{name: 2})
     with pytest.raises(ValueError, match="Adam: alpha is -1; a finite number"):
         cn.training.Adam(1e-3, alpha=-1)

@@ -91,7 +91,7 @@ def test_arrays_of_numpy(backend, ns, kind):
         x = cn.uniform(2, key, ns.Float, 8)
         return x, [IMPORTS[kind](ns, x[0])]
 
-    words = "fit: batch makes a Dr.Jit array of an array of NumPy or another library, which cannot be recorded; do so"
+    words = "fit: batch makes a Dr.Jit array from an array of NumPy or another library, which cannot be recorded; do so"
     with pytest.raises(RuntimeError, match="^" + (words if backend == "llvm" else "fit: ")):
         cn.fit(tiny_field(backend), batch, 3, progress=False)
     cn.fit(tiny_field(backend), tiny_batch(ns), 3, progress=False)  # Dr.Jit is well
@@ -108,7 +108,7 @@ def test_arrays_of_numpy_elsewhere(llvm):
         ("penalty", {"penalty": lambda field: dr.mean(llvm.Float(NUMBERS))}),
         ("loss", {"loss": lambda y, t: dr.square(y[0] - dr.mean(llvm.Float(NUMBERS)))}),
     ):
-        with pytest.raises(RuntimeError, match=f"^fit: {name} makes a Dr.Jit array of an array of NumPy"):
+        with pytest.raises(RuntimeError, match=f"^fit: {name} makes a Dr.Jit array from an array of NumPy"):
             cn.fit(tiny_field("llvm"), draw, 3, progress=False, **options)
 
 
@@ -132,7 +132,7 @@ def test_arrays_of_given_numbers(backend, ns):
         x = cn.uniform(2, key, ns.Float, 8)
         return x, [x[0] + ns.Float([1.0, 2, 3, 4, 5, 6, 7, 8])]
 
-    words = r"recorded: it reads an array that is not known before\..* such as Float\(\[1, 2, 3\]\); make them before"
+    words = r"recorded: it uses an array that was created inside .* such as Float\(\[1, 2, 3\]\) before fit"
     with pytest.raises(RuntimeError, match=words):
         cn.fit(tiny_field(backend), batch, 3, progress=False)
 

@@ -278,5 +278,5 @@ def test_errors():
     for name in ("adabound", "train_matrices", "train_non_matrices"):
         refused(name, 1, "True or False")
     for name in ("uniform", "amsgrad", "mask_updates"):
-        with pytest.raises(ValueError, match=f"^Adam: {name}=True does not go with adabound"):
+        with pytest.raises(ValueError, match=f"^Adam: {name}=True cannot be combined with adabound"):
             cn.training.Adam(0.1, adabound=True, **{name: True})

@@ -127,7 +127,7 @@ def test_masks_behind_a_grid_warn_once(backend, ns, monkeypatch):
         for kind in ("laplace", "displaced", "ensemble", "concrete"):
             cn.mc_dropout(KINDS[kind](backend, ns), p, cn.Key(0), 2)
     dropped = volume(backend, ns, dropout=0.2)
-    with pytest.warns(RuntimeWarning, match=r"what the field has not seen: .* use coopnet.laplace\(\)") as seen:
+    with pytest.warns(RuntimeWarning, match=r"unseen regions of a hash grid: .* use coopnet.laplace\(\)") as seen:
         cn.mc_dropout(dropped, p, cn.Key(0), 2)
     assert seen[0].filename == __file__
     with warnings.catch_warnings():

@@ -91,7 +91,7 @@ def export(
         ValueError: unknown names; a field that is not built; arguments that do not apply to this field or target:
             ``dropout`` or ``grids`` of a field that has none, ``view`` of a source, ``name`` of a page, a ``View`` with
             an axis for an image, ``dropout`` of a material; a material with a perfectly specular part; numbers that the
-            precision cannot hold; a position-dependent schedule; ``path`` is no name of a file, or one of weights.
+            precision cannot hold; a position-dependent schedule; ``path`` is not a name of a file, or one of weights.
         OSError: a file cannot be written. The weights are written first, and existing files are replaced as a whole.
         RuntimeError: called while Dr.Jit records a frozen function or a loop.
 
@@ -102,7 +102,7 @@ def export(
     path = file_name(path, "export")  # a plain string
     source, written = writable(path, "export"), Path(f"{path}.weights")
     called = source.suffix.lower() == ".weights"
-    ensure(not called, f"export: path is {str(source)!r}, as files of weights are called; use another suffix.")
+    ensure(not called, f"export: path is {str(source)!r}, but .weights is the suffix of files of weights; use another.")
     beside = writable(written, "export")
     ensure(not recording(), "export: called while Dr.Jit records a function or loop; export after it.", RuntimeError)
     if target == "html":

@@ -26,7 +26,7 @@ SHARP, LARGEST = 1000.0, 11.5
 #: The entry of a checkpoint's metadata that describes a material.
 ENTRY = "mitsuba.neural_bsdf"
 #: Reasons why a material cannot be exported.
-SPECULAR = "has a perfectly specular part, which no function of directions is"
+SPECULAR = "has a perfectly specular part, which a function of directions cannot express"
 TRANSMITS = "transmits; only reflections can be exported"
 
 

@@ -55,7 +55,7 @@ class Configuration:
     ema: float | None = None
 
     def fit_arguments(self, field: NeuralField | None = None) -> dict[str, Any]:
-        """Keyword arguments of :func:`coopnet.fit`, with an optimizer of its own for every call.
+        """Keyword arguments of :func:`coopnet.fit`, with a new optimizer for every call.
 
         If ``field``, the built one, is given and the configuration has a moving average, a new average is among them as
         ``"ema"``. ``"loss_scale"`` is tiny-cuda-nn's. It matters because tiny-cuda-nn's optimizers skip entries of
@@ -76,7 +76,7 @@ def from_config(
     The sections are ``"encoding"``, ``"network"``, ``"loss"`` and ``"optimizer"``. Sections and keys that are left out
     have tiny-cuda-nn's defaults. ``docs/config.md`` lists the counterparts, and differences in behavior.
     As in tiny-cuda-nn, names of components and activations may be in any case, and JSON may have comments, and commas
-    behind the last entry. A file may name a ``"parent"``, relative to its folder; the file is then a merge patch (RFC
+    after the last entry. A file may name a ``"parent"``, relative to its folder; the file is then a merge patch (RFC
     7386) for it, as in instant-ngp.
 
     Args:
@@ -95,7 +95,7 @@ def from_config(
         A :class:`coopnet.interop.tcnn.Configuration`: ``.field``, ``.loss``, ``.optimizer``, ``.lr``, ``.ema``.
 
     Raises:
-        ValueError: text that is no JSON; an unknown component, key or value (the message names the nearest known one);
+        ValueError: text that is not JSON; an unknown component, key or value (the message names the nearest known one);
             a component without a counterpart here (the message gives the reason); a file among its own parents; a
             ``"parent"`` in a dictionary or text.
         TypeError: ``config`` is none of the above.

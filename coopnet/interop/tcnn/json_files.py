@@ -38,7 +38,7 @@ def parse(where: str, text: str, what: str) -> dict[str, Any]:
             text = pattern.sub(lambda m: m.group(1) or " ", text)
         parsed = json.loads(text)
     except ValueError as error:
-        raise ValueError(f"{where}: {what} is no JSON: {error}") from None
+        raise ValueError(f"{where}: {what} is not JSON: {error}") from None
     ensure(isinstance(parsed, dict), f"{where}: {what} holds a {type(parsed).__name__}; an object is needed.")
     return parsed
 

@@ -1,7 +1,7 @@
 """Padding of an encoding's features as in tiny-cuda-nn, whose networks need aligned inputs.
 
-Most encodings put ones behind their features, and grids put zeros. Spherical harmonics put ones in front (but kernels
-that tiny-cuda-nn compiles at run time, ``jit_fusion``, put them behind). Of encodings side by side, each is padded to
+Most encodings put ones after their features, and grids put zeros. Spherical harmonics put ones in front (but kernels
+that tiny-cuda-nn compiles at run time, ``jit_fusion``, put them after). Of encodings side by side, each is padded to
 where the next one may begin, and the last one to the width that the network needs.
 """
 

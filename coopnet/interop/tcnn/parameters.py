@@ -34,7 +34,7 @@ def load_tcnn(self: NeuralField, params: Any, config: Configuration | Mapping[st
 
     They are ``model.params`` of its PyTorch bindings, or ``params_binary`` of a snapshot (``numpy.frombuffer(...,
     numpy.float16)``). ``docs/config.md`` has their layout. An optimizer has parameters of its own: follow with
-    ``opt.update(field)``. The field's ``bounds`` are no parameters, and stay: with them, it computes at ``p`` what the
+    ``opt.update(field)``. The field's ``bounds`` are not parameters, and stay: with them, it computes at ``p`` what the
     model does at ``(p - low) / (high - low)``.
 
     Args:
@@ -81,8 +81,8 @@ def to_tcnn(self: NeuralField) -> np.ndarray:
         1D array in single precision. Padding rows, which nothing reads, are those of :meth:`load_tcnn`, or zeros.
 
     Raises:
-        ValueError: the field is not built; a network that is no :class:`MLP` without biases, inputs of it that are no
-            multiple of 16, or an encoding with parameters that is no :class:`Grid`.
+        ValueError: the field is not built; a network that is not a :class:`MLP` without biases, inputs of it that are
+            not a multiple of 16, or an encoding with parameters that is not a :class:`Grid`.
 
     >>> field = cn.from_config(2, 3, {}, pad="tcnn").field.build()
     >>> np.save("params.npy", field.to_tcnn())

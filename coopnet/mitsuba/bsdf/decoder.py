@@ -39,8 +39,8 @@ class Decoder(Traversed):
             in front of it, 1 for thin sheets.
 
     Raises:
-        TypeError, ValueError: ``field`` is no built field of the backend that Mitsuba's variant runs on, or has other
-            numbers of inputs or outputs.
+        TypeError, ValueError: ``field`` is not a built field of the backend that Mitsuba's variant runs on, or has
+            other numbers of inputs or outputs.
 
     >>> decoder = cn.mitsuba.Decoder(field, latent_features=8)
     """

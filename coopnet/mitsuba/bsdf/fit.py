@@ -103,7 +103,7 @@ def fit_bsdf(
         A :class:`BSDFFit`.
 
     Raises:
-        TypeError, ValueError: ``reference`` is no BSDF, is perfectly specular, is ``twosided`` (also in a ``mask``),
+        TypeError, ValueError: ``reference`` is not a BSDF, is perfectly specular, is ``twosided`` (also in a ``mask``),
             contains a ``mask`` or is a ``mask`` around specular parts, transmits with several refractive indices,
             reflects nothing, or cannot be evaluated; other arguments out of range.
         RuntimeError: no variant is set, or one in which fields do not run.
@@ -115,7 +115,7 @@ def fit_bsdf(
     variants.check_rgb(where)
     check_type(where, "reference", reference, mi.BSDF, "a mi.BSDF of the variant that is set")
     flags = reference.flags()
-    mirror = "is perfectly specular, which no function of directions is; make it rough, or take it as it is"
+    mirror = "is perfectly specular, which a network cannot learn; make it rough, or use it as it is"
     ensure(mi.has_flag(flags, mi.BSDFFlags.Smooth), f"{where}: reference {mirror}.")
     specular = reference if mi.has_flag(flags, mi.BSDFFlags.Delta) else None
     if specular is not None:
@@ -138,7 +138,7 @@ def fit_bsdf(
 
     joint, angles = decoder.field, decoder.direction_features
     if code.field is not None:  # code and decoder as one field, with one optimizer
-        hint = "a decoder behind a latent code takes its inputs as they are; leave its bounds out"
+        hint = "a decoder with a latent code takes its inputs as they are; leave its bounds out"
         ensure(decoder.field.bounds is None, f"{where}: field has bounds, but {hint}.")
         encoding = Composite([code.field.encoding, Identity()], [2, angles])
         joint = NeuralField(encoding, decoder.field.network, in_features=2 + angles)

@@ -45,11 +45,11 @@ def read(path: str | os.PathLike[str], where: str) -> np.ndarray:
     """
     path = file_name(path, where, "filename")
     size = regular(path, where).st_size
-    ensure(size == SIZE, f"{where}: {path!r}: no MERL file, or a truncated one: it has {size} bytes, not {SIZE}.")
+    ensure(size == SIZE, f"{where}: {path!r}: not a MERL file, or truncated: it has {size} bytes, not {SIZE}.")
     with naming(path), open(path, "rb") as file:
         shape = tuple(np.frombuffer(file.read(4 * len(SHAPE)), "<i4").tolist())
         begins = f"it begins with {shape}, and not with the numbers of bins {SHAPE}"
-        ensure(shape == SHAPE, f"{where}: {path!r}: no MERL file, or one of other bins: {begins}.")
+        ensure(shape == SHAPE, f"{where}: {path!r}: not a MERL file, or one with other bins: {begins}.")
         stored = np.frombuffer(file.read(), "<f8").reshape(len(SCALES), COUNT)
     with np.errstate(over="ignore", invalid="ignore"):
         values = np.ascontiguousarray((stored * np.array(SCALES)[:, None]).T, np.float32)

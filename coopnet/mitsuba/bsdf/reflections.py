@@ -84,7 +84,7 @@ def find_eta(bsdf: Any, where: str) -> float | None:
     if not len(eta):
         return 1.0
     lowest, highest = float(eta.min()), float(eta.max())
-    one = "learn the BSDFs inside by themselves"
+    one = "learn the BSDFs inside separately"
     same = highest < lowest * (1 + 1e-4)
     ensure(same, f"{where}: reference transmits with refractive indices from {lowest:g} to {highest:g}; {one}.")
     return float(eta[0]) if abs(eta[0] - 1) > 1e-6 else 1.0
@@ -100,7 +100,7 @@ def check_reflects(bsdf: Any, where: str) -> None:
         root: BaseException = error
         while root.__cause__ is not None:  # Dr.Jit's own says "see above"
             root = root.__cause__
-        slopes = "; a bumpmap asks for slopes, which bitmaps and neural_textures have" if "_grad" in str(root) else ""
+        slopes = "; a bumpmap needs slopes, which bitmaps and neural_textures have" if "_grad" in str(root) else ""
         raise ValueError(f"{where}: reference cannot be evaluated ({str(root)[:200]}){slopes}.") from error
     ensure(bright, f"{where}: reference reflects nothing on its front side; there is nothing to learn.")
 

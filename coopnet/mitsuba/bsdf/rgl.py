@@ -58,7 +58,7 @@ def rgl(filename: str | os.PathLike[str]) -> Any:
 
 
 def _check(data: bytes, size: int, what: str) -> None:
-    foreign = f"{what}: no RGL file: it does not begin as one"
+    foreign = f"{what}: not an RGL file: it does not begin like one"
     ensure(len(data) >= _START.size and data.startswith(_NAME + b"\1\0"), f"{foreign}.")
     fields, end = _fields(data, what)
     missing = [name for name in (*_FIELDS, "description", "jacobian") if name not in fields]

@@ -60,8 +60,8 @@ class RadianceCache:
         scale: radiance that an output of 1 stands for, in the unit of the scene. Choose that of a typical surface:
             errors of radiances below a tenth of it count less in the loss.
         average: decay of the moving average of the weights, in [0, 1). Pictures and training paths use the averaged
-            weights. The paper, where training never stops, has 0.99. With a smaller decay, the average leaves the
-            first weights behind sooner, which give too dark pictures.
+            weights. The paper, where training never stops, has 0.99. With a smaller decay, the average forgets the
+            first weights sooner, which give too dark pictures.
         seed: of the initial weights and of all random numbers of the training.
 
     Raises:
@@ -101,13 +101,13 @@ class RadianceCache:
         self, steps: int, *, lr: float | Callable[[int], float] = 1e-2, samples: int = 2**14, vertices: int = 3,
         tail: int = 3, sensor: int = 0,
     ) -> FitResult:  # fmt: skip
-        r"""Train for ``steps`` more steps; may be called again, and goes on as if it had not stopped.
+        r"""Train for ``steps`` more steps; may be called again, and continues as if it had not stopped.
 
-        A step traces ``samples`` paths from the sensor. On each path, one vertex that is no mirror is chosen, the first
-        to the ``vertices``-th equally often, and its scattered light is learned. The target is the radiance that the
-        rest of the path brings there: emitters are sampled at each of its vertices, and after ``tail`` of them the
-        cache itself, with averaged weights, adds the rest. So light spreads by one bounce or more with every step,
-        and paths stay short (section 3.2 of the paper). The loss is the relative :math:`L_2` loss by luminance,
+        A step traces ``samples`` paths from the sensor. On each path, one vertex that is not a mirror is chosen, the
+        first to the ``vertices``-th equally often, and its scattered light is learned. The target is the radiance that
+        the rest of the path brings there: emitters are sampled at each of its vertices, and after ``tail`` of them the
+        cache itself, with averaged weights, adds the rest. So light spreads by one bounce or more with every step, and
+        paths stay short (section 3.2 of the paper). The loss is the relative :math:`L_2` loss by luminance,
 
         .. math:: \frac{(y - t)^2}{\mathrm{lum}(y)^2 + 0.01}
 
@@ -185,7 +185,7 @@ class RadianceCache:
         evaluated once per path, after the loop and outside of virtual calls. Derivatives do not pass.
 
         Args:
-            vertices: a path ends after so many vertices that are no mirrors, at the next one. With 0, the cache is
+            vertices: a path ends after so many vertices that are not mirrors, at the next one. With 0, the cache is
                 evaluated at the first: there is only the noise of the pixel's filter, and the whole error of the cache
                 is visible. With 1, paths gather light over one bounce, which hides most of the error.
             spread: in place of ``vertices``, the constant :math:`c` of the paper's criterion, 0.01 there (see

@@ -39,8 +39,8 @@ def material(bsdf: Any, si: Any, active: Any) -> Material:
     The diffuse reflectance is ``eval_diffuse_reflectance`` of BSDFs with a diffuse lobe, and 0 for others. The specular
     reflectance is ``specular_reflectance``; without this attribute it is 1 for BSDFs with a specular or glossy lobe,
     and 0 for others. The roughness is ``roughness`` or ``alpha``; without these attributes it is 0 for BSDFs with a
-    perfectly specular lobe and no diffuse one, and 1 for others. These numbers only help the field to tell materials
-    apart; they do not describe layered materials.
+    perfectly specular lobe and no diffuse one, and 1 for others. These numbers only help the field to distinguish
+    materials; they do not describe layered materials.
     """
 
     def ask(self: Any, si: Any, active: Any) -> Any:

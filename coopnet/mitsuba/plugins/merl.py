@@ -33,7 +33,7 @@ def MERL() -> type:
 
         Raises:
             TypeError: ``filename`` is neither string nor path.
-            ValueError: the file is no MERL file, truncated, or damaged.
+            ValueError: the file is not a MERL file, truncated, or damaged.
             OSError: the file cannot be read.
             RuntimeError: no variant is set, or one in which fields do not run.
 

@@ -25,7 +25,7 @@ def hand_over(name: str, value: Any) -> str:
         ``name``.
 
     Raises:
-        ValueError: ``name`` is no string.
+        ValueError: ``name`` is not a string.
 
     >>> wood = {"type": "neural_texture", "field": cn.mitsuba.hand_over("wood", field)}
     """

@@ -68,7 +68,7 @@ def NeuralEnvmap() -> type:
                 rows = transforms.rows(where, "to_world", to_world, "an affine mi.ScalarTransform4f", 4)
             turn = np.array(rows)[:, :3]
             rotation = np.allclose(turn @ turn.T, np.eye(3), atol=1e-4)
-            ensure(rotation, f"{where}: to_world is no rotation or mirror image, which directions need.")
+            ensure(rotation, f"{where}: to_world is not a rotation or mirror image, which directions need.")
             super().__init__(mi.Properties() if properties is None else properties)
             self.field, self.rows, self.key, self.sizes = field, rows, key, sizes(field)
             self.m_flags = mi.EmitterFlags.Infinite | mi.EmitterFlags.SpatiallyVarying
@@ -147,7 +147,7 @@ def NeuralEnvmap() -> type:
             self.in_scene = True
 
         def sample_ray(self, time: Any, sample1: Any, sample2: Any, sample3: Any, active: Any = True) -> tuple:
-            unknown = "NeuralEnvmap: how large the scene is is not known; call emitter.set_scene(scene)"
+            unknown = "NeuralEnvmap: the size of the scene is unknown; call emitter.set_scene(scene)"
             ensure(self.in_scene, f"{unknown} before light is followed from emitters.", RuntimeError)
             ray, weight = self.baked.sample_ray(time, sample1, sample2, sample3, active)
             si = dr.zeros(mi.SurfaceInteraction3f, dr.width(ray))

@@ -77,7 +77,7 @@ def NeuralMedium() -> type:
             self.scale, maximum = check_number(where, "scale", scale, 0), majorant.check_maximum(where, maximum)
             self.albedo = check_number(where, "albedo", albedo, 0)
             ensure(albedo <= 1, f"{where}: albedo is {albedo:g}; a number in [0, 1] is needed.")
-            varies = f"{where}: albedo is {albedo:g}, but field has {placed.count} outputs, which say what it is."
+            varies = f"{where}: albedo is {albedo:g}, but field has {placed.count} outputs, which include the albedo."
             ensure(albedo == 0 or placed.count == 1, varies)
             check_type(where, "phase", phase, mi.PhaseFunction | None, "a mi.PhaseFunction or None")
             properties = mi.Properties() if properties is None else properties

@@ -84,7 +84,7 @@ def NeuralTexture() -> type:
             for_uv = coordinates == "uv" or (wrap_mode is None and to_uv is None)
             ensure(for_uv, f"{where}: wrap_mode and to_uv are for coordinates='uv'; give positions a transform.")
             both = transform is not None and to_uv is not None
-            ensure(not both, f"{where}: got transform and to_uv, which are one; one of them is needed.")
+            ensure(not both, f"{where}: got transform and to_uv, which are the same argument; pass one.")
             needed = "an affine mi.ScalarTransform4f"
             rows = None if transform is None else transforms.rows(where, "transform", transform, needed, 4)
             if to_uv is not None:
@@ -130,7 +130,7 @@ def NeuralTexture() -> type:
             return self._grey(self._values(self._point(si)[0], self.key, active))
 
         def _check_color(self, method: str) -> None:
-            spectrum = f"NeuralTexture: a field that takes a wavelength has a spectrum, and no {method}"
+            spectrum = f"NeuralTexture: a field that takes a wavelength returns a spectrum, and has no {method}"
             ensure(not self.wavelengths, f"{spectrum}.", RuntimeError)
 
         def sample_spectrum(self, si: Any, sample: Any, active: Any = True) -> tuple[Any, Any]:

@@ -20,7 +20,7 @@ class Group:
             one part for each process, which is fastest.
 
     Raises:
-        ValueError: ``chunks`` is no positive int.
+        ValueError: ``chunks`` is not a positive int.
 
     >>> cn.fit(field, batch, 1000, distributed=cn.training.Group(chunks=4))
     """

@@ -22,7 +22,7 @@ class MPIGroup(Group):
 
     Raises:
         ImportError: mpi4py is not installed.
-        ValueError: ``chunks`` is no positive int.
+        ValueError: ``chunks`` is not a positive int.
 
     >>> import os
     >>> group = cn.training.MPIGroup() if "OMPI_COMM_WORLD_SIZE" in os.environ else None

@@ -121,7 +121,7 @@ class TorchGroup(Group):
             yield
         except RuntimeError as error:
             rank = os.environ.get("RANK", self.rank)  # its own, also where joining the group has failed
-            reason = f"another process is gone, or did not come within {self.timeout:g} s"
+            reason = f"another process has died, or did not respond within {self.timeout:g} s"
             raise RuntimeError(f"TorchGroup: process {rank} got no answer: {reason} ({_short(error)}).") from error
 
 

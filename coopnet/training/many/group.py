@@ -43,9 +43,9 @@ def hindrance(step: JobStep) -> str:
     """The reason why fields cannot be trained in one kernel by steps like ``step``; an empty string if they can."""
     optimizer = step.optimizer
     if type(optimizer) not in _BY_ENTRY or getattr(optimizer, "uniform", False):
-        return f"{type(optimizer).__name__} does not treat each entry of a parameter by itself"
+        return f"{type(optimizer).__name__} is not element-wise"
     if getattr(optimizer, "_remembers", False):
-        return "an optimizer that accumulates gradients or looks ahead counts moves"
+        return "accumulation and lookahead depend on the step count"
     owners = {name for p in parameters(step.field) if (name := _unknown(p.owner, p.value))}
     if owners:
         return f"lanes cannot have parameters of their own in {', '.join(sorted(owners))}"
@@ -81,7 +81,7 @@ class GroupStep(JobStep):
     The architecture is that of the first field, whose own parameters are not used.
 
     Args:
-        steps: the steps of the fields by themselves; their states are copied by :meth:`stack`.
+        steps: the steps of the separate fields; their states are copied by :meth:`stack`.
         samples: number of samples of each.
         like: a group of as many fields, whose frozen function this one shares.
     """

@@ -68,7 +68,7 @@ class GroupRun(Run):
         return True
 
     def _settle(self) -> None:
-        """Jobs that have diverged go on from their last finite state, so that they do not slow the others down."""
+        """Jobs that have diverged continue from their last finite state, so that they do not slow the others down."""
         for run in self.runs:
             if run.result.stopped == "diverged":
                 restart(run.step, run.monitor.kept)

@@ -59,7 +59,7 @@ class Jobs:
         return step
 
     def run(self, number: int) -> JobRun:
-        """The run of a job, which goes on from its checkpoint if there is one."""
+        """The run of a job, which continues from its checkpoint if there is one."""
         path, step, seed = self.place.checkpoint(number), self.step(number), self.seed + number
         file = File(path, self.every, path is not None, None, step.field, seed)
         return JobRun(step, self.steps, seed, file, self.bar, self.unrolled)
@@ -113,14 +113,14 @@ class Jobs:
                 raise
             hint = f"to begin it anew, move {str(file)!r} away or name another directory"
             kind = OSError if isinstance(error, OSError) else ValueError
-            raise kind(f"it cannot go on: {error}; {hint}.") from error
+            raise kind(f"it cannot continue: {error}; {hint}.") from error
         self.results[number] = run.result
         diverged = self.diverged.get(number)
         if run.result.steps < run.steps and diverged is None:
             return run
         if diverged is not None:
             run.result.stopped, run.result.message = "diverged", diverged["message"]
-            self.messages.append(f"job {number} diverged in an earlier run, and is not done again; {AGAIN}.")
+            self.messages.append(f"job {number} diverged in an earlier run, and is not trained again; {AGAIN}.")
         run.step.release(run.step.optimizer)
         self.bar.skip(run.steps - run.result.steps)
         self.bar.done += 1

@@ -123,7 +123,7 @@ def test_one_is_gone(backend, how):
         assert done.returncode != 0  # torchrun ends the others
     else:
         (found,) = told(done, 2)[0]
-        reason = "another process is gone, or did not come within 3 s"
+        reason = "another process has died, or did not respond within 3 s"
         assert found.startswith(f"RuntimeError: TorchGroup: process 0 got no answer: {reason}")
 
 

@@ -76,7 +76,7 @@ class View:
             ``"square"`` of side 2 that faces the camera. The page has a menu for it.
         light: azimuth and elevation in degrees of the point light of a material, at a distance of 4 from the origin.
         intensity: of that light, in W/sr, as Mitsuba's ``point`` has it.
-        moving: does the light swing by itself, 80 degrees to both sides of the camera? The page has a check box for it.
+        moving: does the light swing, 80 degrees to both sides of the camera? The page has a check box for it.
 
     Settings that do not apply to a field, such as ``up`` for an image, are errors of :func:`export`.
 
