@@ -27,6 +27,7 @@ EACH = [
 ]  # fmt: skip
 #: Numbers that would take long.
 SMALLER = {
+    "steps=2000": "steps=4", ", 2000)": ", 4)",
     "steps=1000": "steps=4", ", 1000)": ", 4)", "steps=300": "steps=2", "(1e-3, 300)": "(1e-3, 2)",
     "(1e-2, 200)": "(1e-2, 2)", "steps=500": "steps=4", ", 500)": ", 4)", "1 << 14": "1 << 8", "range(200)": "range(2)",
     "range(100)": "range(2)", "range(10)": "range(2)", "steps=200": "steps=2", "steps=100": "steps=2",
