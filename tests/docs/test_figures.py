@@ -185,19 +185,19 @@ def first_step(job):
 def of_programs_and_masks():
     """What README.md says of the program of ten minutes, of runs that were killed, and of replayed masks."""
     drawn, found = results("ten-minutes-llvm"), results("replayed-adjoint-llvm")
-    side, count = drawn["size"], drawn["parameters"]
-    yield f"a solid with {count:,} parameters and draws {side} x {side} pixels of it in {drawn['frame_ms']:.0f} ms on two"
+    side, count, ms = (drawn[name] for name in ("size", "parameters", "frame_ms"))
+    yield f"a solid with {count:,} parameters and draws {side} x {side} pixels of it in {ms:.0f} ms on two CPU cores"
     runs = sum(row.get("runs", 0) for row in results("kills-llvm")["tally"].values())
     yield f"So did all {runs} runs that were killed or interrupted"
-    after, trained = (found["replay"]["median"][when] for when in ("after", "trained"))
-    yield f"the gradient of a trained field was off by {100 * after['other masks']['error']:.0f} %"
-    wider = trained["other masks"]["deviation"] / trained["same masks"]["deviation"]
-    yield f"and training led to a deviation over masks {wider:.1f} times as large"
+    before, after = (found["replay"]["median"][when]["other masks"]["error"] for when in ("before", "after"))
+    yield f"gradient was off by {100 * before:.0f} % at the start and by {100 * after:.0f} % after training"
+    same, other = (way["deviation"] for way in found["replay"]["median"]["trained"].values())
+    yield f"the deviation over masks became {other / same:.1f} times as large"
     memory = found["memory"]
     sizes = (memory["peak"]["dropout"], memory["peak"]["plain"], memory["byte_masks"])
     masked, plain, stored = (f"{n / 1e6:.0f} MB" for n in sizes)
     yield f"step of 2^{memory['samples'].bit_length() - 1} samples takes {masked} with dropout and {plain} without"
-    yield f"stored masks would take {stored}"
+    yield f"masks of one byte for each element would take {stored}"
 
 
 def test_sentences_with_figures():
