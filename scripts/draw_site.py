@@ -29,6 +29,7 @@ PLOTS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("examples/photo.py", IMAGES): ("photo.png", "photo-uncertainty.png"),
     ("examples/unseen.py", IMAGES): ("unseen.png",),
     ("examples/uncertainty.py", f"{IMAGES}/uncertainty.png"): ("uncertainty.png",),
+    ("examples/replayed_adjoint.py", f"{IMAGES}/replayed-adjoint.png"): ("replayed-adjoint.png",),
     ("benchmarks/plots.py",): tuple(
         f"bench-{question}-{backend}.png"
         for question in ("dropout", "gradient", "infer", "ratio", "train")

@@ -187,6 +187,21 @@ def test_photo_dropout(backend, tmp_path):
         assert dropout["area by dropout"][0] > 0
 
 
+def test_replayed_adjoint(backend, tmp_path):
+    if backend != "llvm":
+        pytest.skip("one backend will do")
+    sizes = ["--seeds", 1, 2, "--steps", 4, "--batches", 2, "--log2-samples", 10, "--log2-batch", 10]
+    run("replayed_adjoint.py", "--backend", backend, *sizes, "--out", tmp_path)
+    results = json.loads((tmp_path / "replayed-adjoint-llvm.json").read_text())["results"]
+    assert [row["seed"] for row in results["replay"]["each"]] == [1, 2]
+    for when in ("before", "after"):
+        same, other = (results["replay"]["median"][when][f"{way} masks"] for way in ("same", "other"))
+        assert same["largest"] == 0 < other["error"] and other["cosine"] < same["cosine"]
+    assert all(0 < v < 10 for way in results["replay"]["median"]["trained"].values() for v in way.values())
+    assert results["chunks"]["largest"] < 1e-6 and results["masks"]["different"] == 0
+    assert results["memory"]["peak"]["dropout"] > 0 and results["memory"]["byte_masks"] == 3 << 16
+
+
 def test_whole_jobs(backend, tmp_path):
     if backend != "llvm":
         pytest.skip("one backend will do")

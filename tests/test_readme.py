@@ -93,25 +93,19 @@ def test_pages(page, tmp_path):
 
 
 def test_example(tmp_path):
-    """It needs Dr.Jit and NumPy alone: packages of extras are missing where it runs."""
+    """It needs Dr.Jit and NumPy alone: packages of extras are missing where it runs.
+
+    Its figures are compared where it is on another page (``test_the_landing_page_keeps_its_word``).
+    """
     for package in ("tqdm", "safetensors", "PIL"):
         (tmp_path / f"{package}.py").write_text("raise ImportError")
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert f"```python\n{code}```" in (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     done = python("-c", f"import sys\nsys.path.insert(0, '.')\n{ONE_THREAD}{code}", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "fit: step 1000 of 1000, loss " in done.stderr  # in place of a bar
-    truth, field, masks = done.stdout.splitlines()
-    mean, deviation = masks.split("+-")
-    assert numbers(truth) == pytest.approx([0.598, -0.572], abs=1e-3)
-    for learned in (field, mean):
-        assert numbers(learned) == pytest.approx(numbers(truth), rel=0.01)
-    assert numbers(deviation) == pytest.approx([0.02, 0.02], abs=0.01)
-    assert "0.598, -0.572" in code and "within 1 %" in code and "about 0.02" in code
-
-
-def numbers(text):
-    return [float(n) for n in re.findall(r"-?\d+\.\d+", text)]
+    assert "fit: step 500 of 500, loss " in done.stderr  # in place of a bar
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["truth", "field", "dropout"]
 
 
 def test_files_and_tests_that_the_documentation_names():

@@ -38,6 +38,7 @@ SCRIPTS = {
     "side-by-side": "benchmarks/side_by_side.py",
     "statistics": "benchmarks/mask_statistics.py",
     "export-gallery": "scripts/draw_export_gallery.py",
+    "ten-minutes": "scripts/draw_ten_minutes.py",
     "mitsuba_spheres_ablations": "benchmarks/mitsuba_spheres.py",
     "mitsuba_spheres_gradients": "benchmarks/mitsuba_spheres.py",
     "mitsuba_spheres_wavefront": "benchmarks/mitsuba_spheres.py",

@@ -161,7 +161,7 @@ def to_torch(name, **where):
     return f"{min(ratios):.2f}", f"{max(ratios):.2f}"
 
 
-def by_torch(width, dropout):
+def over_own(width, dropout):
     """PyTorch's kernel time over coopnet's for gradients of 2^20 samples on the GPU."""
     (ratio,) = (
         r["ratio"]
@@ -169,13 +169,35 @@ def by_torch(width, dropout):
         if (r["mode"], r["width"], r["log2_batch"], r["peer"]) == ("train", width, 20, "torch")
         and r["dropout"] == dropout
     )
-    return f"{ratio:.2f}"
+    return ratio
+
+
+def by_torch(width, dropout):
+    return f"{over_own(width, dropout):.2f}"
 
 
 def first_step(job):
     """Seconds of the first step of a job on the GPU."""
     (entry,) = whole_jobs()[0][job]
     return entry["first_step_s"]
+
+
+def of_programs_and_masks():
+    """What README.md says of the program of ten minutes, of runs that were killed, and of replayed masks."""
+    drawn, found = results("ten-minutes-llvm"), results("replayed-adjoint-llvm")
+    side, count, ms = (drawn[name] for name in ("size", "parameters", "frame_ms"))
+    yield f"a solid with {count:,} parameters and draws {side} x {side} pixels of it in {ms:.0f} ms on two CPU cores"
+    runs = sum(row.get("runs", 0) for row in results("kills-llvm")["tally"].values())
+    yield f"So did all {runs} runs that were killed or interrupted"
+    before, after = (found["replay"]["median"][when]["other masks"]["error"] for when in ("before", "after"))
+    yield f"gradient was off by {100 * before:.0f} % at the start and by {100 * after:.0f} % after training"
+    same, other = (way["deviation"] for way in found["replay"]["median"]["trained"].values())
+    yield f"the deviation over masks became {other / same:.1f} times as large"
+    memory = found["memory"]
+    sizes = (memory["peak"]["dropout"], memory["peak"]["plain"], memory["byte_masks"])
+    masked, plain, stored = (f"{n / 1e6:.0f} MB" for n in sizes)
+    yield f"step of 2^{memory['samples'].bit_length() - 1} samples takes {masked} with dropout and {plain} without"
+    yield f"masks of one byte for each element would take {stored}"
 
 
 def test_sentences_with_figures():
@@ -200,17 +222,18 @@ def test_sentences_with_figures():
     assert max(t["coopnet"] / t["torch"] for t in times) < 1  # as docs/limits.md says
     measured = [e["wall_ms"] for e in results("training-steps-llvm") if "torch" in e["wall_ms"]]
     faster = sum(times["coopnet"] < times["torch"] for times in measured)
+    frozen = [1 / over_own(128, dropout) for dropout in (0.0, 0.1)]
     expected = {
         "README": [
             f"takes less time than PyTorch's in {faster} of {len(measured)} sizes, with and without dropout",
-            f"coopnet takes {uniform:.2f} times tiny-cuda-nn's time for a whole training step of its hash-grid image, "
-            f"and {stratified:.2f} times with [stratified samples]",
-            f"For the step of its 128-wide OneBlob network, coopnet takes {alike:.2f} of tiny-cuda-nn's time. "
-            f"tiny-cuda-nn's inference takes {inferred[0]:.2f} to {inferred[-1]:.2f} of coopnet's time",
-            f"take {compiled[0]:.2f} to {compiled[-1]:.2f} of the time of PyTorch's compiled steps",
-            f"PyTorch needs {by_torch(128, 0.0)} of coopnet's time for the forward pass and weight gradients of a "
-            f"network 128 wide, and {by_torch(128, 0.1)} with dropout 0.1",
-            f"takes from {lowest} to {highest} of PyTorch's time, and from {lowest_avx2} to {highest_avx2} where both",
+            f"| whole step, tiny-cuda-nn's hash-grid image | {uniform:.2f} (tiny-cuda-nn), {stratified:.2f} with ",
+            f"| whole step, its 128-wide OneBlob network | {alike:.2f} (tiny-cuda-nn) | H200 |",
+            f"| inference | {1 / inferred[-1]:.2f} to {1 / inferred[0]:.2f} (tiny-cuda-nn) | H200 |",
+            f"| whole steps of `cn.fit`, 16 to 128 units | {compiled[0]:.2f} to {compiled[-1]:.2f} (PyTorch, comp",
+            f"you freeze, 128 wide | {frozen[0]:.2f} (PyTorch), {frozen[1]:.2f} with dropout 0.1 | H200 |",
+            f"| whole step without dropout | {lowest} to {highest} (PyTorch) | two CPU cores, AVX-512 |",
+            f"| the same | {lowest_avx2} to {highest_avx2} (PyTorch) | two CPU cores, AVX2 alone |",
+            *of_programs_and_masks(),
         ],
         "limits": [
             f"trains layers of 128 units in large batches in {by_torch(128, 0.0)} of the time, and in "

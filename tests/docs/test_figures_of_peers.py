@@ -34,6 +34,40 @@ def test_what_dropout_costs_in_a_network():
     assert f"and {costs[3]} times at 128" in text
 
 
+def test_what_masks_that_are_drawn_again_are_for():
+    found, text = results("replayed-adjoint-llvm"), sentences_of("dropout")
+    replay, names = found["replay"], {"same masks": "the same masks", "other masks": "other masks"}
+    median = replay["median"]
+    for way, label in names.items():
+        before, after, trained = (median[when][way] for when in ("before", "after", "trained"))
+        cells = [f"{100 * before['error']:.0f} %", f"{100 * after['error']:.0f} %", f"{after['cosine']:.2f}"]
+        cells += [f"{trained['deviation']:.2f}", f"{trained['rms_of_mean']:.3f}"]
+        assert f"| {label} | {' | '.join(cells)} |" in page("dropout")
+    assert all(row[when]["same masks"]["largest"] == 0 for row in replay["each"] for when in ("before", "after"))
+    assert (
+        f"Medians over {len(replay['each'])} seeds" in text and f"that after {replay['steps']} steps, the mean" in text
+    )
+    assert f"| after {replay['steps']} steps |" in page("dropout")
+    same, other = (median["trained"][way] for way in names)
+    said = "the RMS error of the field is {:.3f}, and {:.3f} after training with the same masks"
+    assert said.format(other["rms_without_key"], same["rms_without_key"]) in text
+    assert f"it becomes {other['deviation'] / same['deviation']:.1f} times as large" in text
+    chunks, memory, masks = (found[name] for name in ("chunks", "memory", "masks"))
+    assert f"A batch of 2^{chunks['samples'].bit_length() - 1} samples at once and in {chunks['chunks']} chunks" in text
+    assert f"differ by at most {chunks['largest']:.0e}".replace("e-0", "e-") in text
+    tally = [row for row in results("kills-llvm")["tally"].values() if "runs" in row]
+    runs = sum(row["runs"] for row in tally)
+    assert f"all {runs} runs that were killed or interrupted" in text
+    assert runs == sum(row["equal ends"] for row in tally)
+    peak, saved = memory["peak"], memory["torch_saved"]
+    said = f"of 2^{memory['samples'].bit_length() - 1} samples is {peak['dropout'] / 1e6:.0f} MB with dropout and"
+    assert f"{said} {peak['plain'] / 1e6:.0f} MB without" in text
+    assert f"masks would be {memory['byte_masks'] / 1e6:.0f} MB" in text
+    assert f"PyTorch keeps {(saved['dropout'] - saved['plain']) / 1e6:.0f} MB more" in text
+    assert masks["different"] == 0
+    assert f"all {masks['elements'] * masks['samples']:,} elements of the masks of {masks['samples']:,} samples" in text
+
+
 def test_statistics_of_masks():
     found, text = results("statistics-llvm"), sentences_of("dropout")
     worst = max(abs(row["standard_errors"]) for row in found["keep_rates"])

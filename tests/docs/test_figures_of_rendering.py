@@ -126,3 +126,13 @@ def test_a_cache_that_is_trained_and_then_used():
     (spent, more, _), (_, fewer, _) = (cache("cuda", "cornell", steps) for steps in (600, 300))
     assert f"{spent:.1f} s of them training, the error of `path` is {more:.1f} times the cache's" in text
     assert f"with 300 steps {fewer:.1f} times" in text
+
+
+def test_what_ten_minutes_lead_to():
+    found, text = results("ten-minutes-llvm"), sentences_of("ten_minutes")
+    said = f"A field of {found['parameters']:,} parameters, in a file of {found['bytes'] / 1e3:.1f} kB, that"
+    assert said in text
+    assert f"a frame of {found['size']} x {found['size']} rays takes {found['frame_ms']:.0f} ms" in text
+    *small, all_pixels = found["kernels"]
+    assert all_pixels == found["size"] ** 2 and len(small) == 3 and max(small) < 4096
+    assert f"steps={found['steps']}" in text and found["loss"] < 0.005 and "It ends below 0.005." in text

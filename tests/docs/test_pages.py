@@ -6,6 +6,7 @@ import json
 import re
 import sys
 
+import drjit as dr
 import pytest
 from support.machines import ROOT
 
@@ -26,6 +27,7 @@ EACH = [
 ]  # fmt: skip
 #: Numbers that would take long.
 SMALLER = {
+    "steps=2000": "steps=4", ", 2000)": ", 4)",
     "steps=1000": "steps=4", ", 1000)": ", 4)", "steps=300": "steps=2", "(1e-3, 300)": "(1e-3, 2)",
     "(1e-2, 200)": "(1e-2, 2)", "steps=500": "steps=4", ", 500)": ", 4)", "1 << 14": "1 << 8", "range(200)": "range(2)",
     "range(100)": "range(2)", "range(10)": "range(2)", "steps=200": "steps=2", "steps=100": "steps=2",
@@ -89,6 +91,19 @@ def test_the_page_on_uncertainty_keeps_its_word(capsys):
     exec(compile(code, "<page>", "exec"), {"__name__": "page"})
     data, none, area = ([float(n) for n in re.findall(r"\d+\.\d+", v)] for v in capsys.readouterr().out.splitlines())
     assert max(data) < 0.015 and none == pytest.approx([0.4, 0.05], rel=0.15) and area[0] > 0.98
+
+
+def test_two_passes_of_the_page_on_dropout():
+    """What its first program adds up is the gradient of one pass."""
+    names: dict = {}
+    exec(compile(blocks("dropout")[0], "<page>", "exec"), names)
+    field, x, key, truth = (names[name] for name in ("field", "x", "key", "truth"))
+    two = [dr.grad(v).numpy() for v in field.values()]
+    dr.clear_grad(*field.values())
+    dr.backward(dr.mean(dr.square(field(x, key)[0] - truth)))
+    for v, found in zip(field.values(), two, strict=True):
+        one = dr.grad(v).numpy()
+        assert abs(found - one).max() <= 0.02 * abs(one).max()  # on the CPU 0
 
 
 def test_the_notebook_is_that_of_the_page():
