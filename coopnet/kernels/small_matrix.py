@@ -12,6 +12,7 @@ from typing import Any
 import drjit as dr
 
 from ..jit.kinds import nested
+from ..jit.lanes import live, only
 from ..jit.masks import present, unmasked
 from ..jit.scopes import symbolic
 
@@ -63,7 +64,8 @@ class _ProductOp(dr.CustomOp):
             self.set_grad_in("coordinates", dx)
             lane = dr.arange(dr.uint32_array_t(leaf), len(dy))
             gradient = dr.zeros(leaf, len(dy) * columns)
-            for k, x in enumerate(self.coordinates):
+            # 0 times the NaN of a sample without gradient would be NaN
+            for k, x in enumerate(only(live(dy), self.coordinates)):
                 column = dr.sum(dr.tensor_t(leaf)(nested([d * x for d in dy])), axis=1)
                 dr.scatter(gradient, column.array, lane * columns + k, mode=dr.ReduceMode.Permute)
             self.set_grad_in("matrix", gradient)

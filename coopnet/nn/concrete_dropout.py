@@ -14,6 +14,7 @@ import drjit.nn as drnn
 from ..checks import check, check_above, check_int, check_type, ensure, is_number
 from ..context import Context
 from ..jit import kinds
+from ..jit.lanes import live, only
 from ..jit.scopes import symbolic
 from ..jit.unpacked import Unpacked
 from ..random.draws import decisions
@@ -200,7 +201,8 @@ class _RelaxedMask(dr.CustomOp):
         cotangents = self.grad_out()
         dx = [g * type(g)(f) for g, f in zip(cotangents, self.factors, strict=True)]
         single = type(self.slopes[0])
-        terms = zip(cotangents, self.x, self.slopes, strict=True)
+        # 0 times the NaN of a sample without gradient would be NaN
+        terms = zip(cotangents, only(live(cotangents), self.x), self.slopes, strict=True)
         dlogit = sum((single(g) * single(v) * slope for g, v, slope in terms), single(0))
         dr.schedule(dx, dlogit)
         self.set_grad_in("logit", dr.sum(dlogit))

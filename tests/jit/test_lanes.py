@@ -24,6 +24,7 @@ ENCODINGS = {
     "nearest": lambda: cn.Grid(2, "dense", n_levels=2, base_resolution=3, interpolation="nearest", init_scale=1.0),
     "permutohedral": lambda: cn.Permutohedral(2, n_levels=2, init_scale=1.0),
     "one blob": lambda: cn.OneBlob(4, in_features=2),
+    "trained Fourier": lambda: cn.Fourier(3, scale=1.0, trained=True, in_features=2),
 }
 
 
@@ -85,7 +86,8 @@ def looped(field, p, key, active):
     [("none", k, masked) for k in (value, slope, direction, looped) for masked in (True, False)]
     + [("hash grid", k, False) for k in (value, slope)]
     + [("hash grid", value, True), ("permutohedral", direction, False), ("nearest", slope, False)]
-    + [("sinusoidal", value, False), ("one blob", slope, False)],
+    + [("sinusoidal", value, False), ("one blob", slope, False)]
+    + [("trained Fourier", k, masked) for k in (value, slope) for masked in (True, False)],
 )
 def test_lanes_that_are_nowhere_change_no_gradient(ns, backend, encoding, kind, active):
     """The gradients are those of the other lanes alone, to the bit where sums have a fixed order."""
@@ -114,6 +116,26 @@ def test_coordinates_of_a_network_that_is_not_trained(ns, backend, encoding):
     dr.clear_grad(p)
     dr.backward(dr.sum(field(p)[0]))
     assert np.isnan(dr.grad(p).numpy()[0, ~KEPT]).all()  # what does come in goes on as it is
+
+
+@pytest.mark.parametrize("active", [True, False], ids=["masked", "zero gradient"])
+def test_learned_rates(ns, backend, active):
+    """A rate of dropout has the gradient of the other lanes alone."""
+    network = cn.Sequential(cn.Linear(2, 4), cn.SiLU(), cn.ConcreteDropout(), cn.Linear(4, 1))
+    field = cn.NeuralField(None, network).build(backend, seed=3)
+    rate, keep = field["network.layers.2.data"], kept(ns)
+    dr.enable_grad(rate)
+
+    def gradient(p, index, active, inside):
+        dr.backward(dr.sum(dr.select(inside, field(p, cn.Key(1, index=index), active)[0], 0)))
+        got = dr.grad(rate).numpy()
+        dr.clear_grad(rate)
+        return got
+
+    got = gradient(points(ns), dr.arange(ns.UInt32, len(KEPT)), keep if active else True, keep)
+    numbers = owned([ns.UInt32(np.flatnonzero(KEPT))])[0]
+    wanted = gradient(points(ns, KEPT), numbers, True, True)
+    np.testing.assert_allclose(got, wanted, rtol=2e-2 if backend == "cuda" else 1e-5)
 
 
 @pytest.mark.parametrize("path", ["spill", "banks", "builtin"])
