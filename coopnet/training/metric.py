@@ -30,6 +30,7 @@ class Metric(Hook):
         if patience is not None:
             ensure(function is not None, "fit: patience needs a metric.")
         self.function = function
+        self.last: float | None = None  # the value after the last step, if no metric is due there
 
     def until(self, run: Any) -> int:
         return self.every - run.result.steps % self.every if self.function is not None else sys.maxsize
@@ -38,8 +39,25 @@ class Metric(Hook):
         steps = run.result.steps
         if self.function is None or not (steps % self.every == 0 or steps >= run.steps) or not run.collect():
             return
+        if steps % self.every == 0:
+            self._take(run, self._value(run))
+        else:
+            self.last = self._value(run)
+
+    def end(self, run: Any) -> str:
+        """Add the value after the last step, which no checkpoint has: a run that continues takes no metric there."""
+        steps, metrics = run.result.steps, run.result.metrics
+        known = steps % self.every == 0 or (metrics and metrics[-1][0] == steps)
+        if self.function is not None and run.result.stopped == "steps" and not known:
+            self._take(run, self._value(run) if self.last is None else self.last)
+        return ""
+
+    def _value(self, run: Any) -> float:
         run.step.release(run.step.optimizer)
-        value = run.replicas.once(f"the metric of step {steps}", lambda: metric_value(self.function(run.step.field)))
+        what = f"the metric of step {run.result.steps}"
+        return run.replicas.once(what, lambda: metric_value(self.function(run.step.field)))
+
+    def _take(self, run: Any, value: float) -> None:
         if self.add(value, run.result) and self.patience is not None:
             run.best = snapshot(run.step.optimizer)
 

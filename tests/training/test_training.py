@@ -144,6 +144,37 @@ def test_resume_equals_one_run(ns, backend, tmp_path, encoding):
         np.testing.assert_allclose(resumed.losses, reference.losses, rtol=0.2, atol=1e-3)
 
 
+@pytest.mark.parametrize("cut", [25, 27])
+def test_patience_of_a_resumed_run(ns, backend, tmp_path, cut):
+    """It ends where one that was not stopped ends. The metric after the last step of the first part does not count."""
+    # the best of the first run is the metric at its end, unless that is left out
+    values = {10: 1.0, 20: 2.0, 25: 2.0, 27: 3.0, 30: 2.0, 40: 2.0, 50: 2.0, 60: 2.0}
+    step, taken = [0], []
+
+    def metric(field):
+        taken.append(step[0] % 1000)
+        return values[taken[-1]]
+
+    def rate(number):  # called for every step
+        step[0] = number + 1
+        return 1e-3
+
+    options = dict(metric=metric, metric_every=10, patience=4, higher_is_better=True, progress=False, lr=rate)
+    whole, second, path = make_field(backend), make_field(backend), tmp_path / "run.safetensors"
+    reference = cn.fit(whole, make_batch(ns), 100, **options)
+    first = cn.fit(make_field(backend), make_batch(ns), cut, checkpoint=path, **options)
+    assert first.metrics == [(10, 1.0), (20, 2.0), (cut, values[cut])]
+    assert first.best == ((27, 3.0) if cut == 27 else (20, 2.0))
+    again = cn.fit(make_field(backend), make_batch(ns), cut, checkpoint=path, resume=True, **options)
+    assert (again.metrics, again.best) == (first.metrics, first.best)
+    resumed = cn.fit(second, make_batch(ns), 100, checkpoint=path, resume=True, **options)
+    assert (reference.stopped, reference.steps, reference.best) == ("patience", 60, (20, 2.0))
+    assert (resumed.stopped, resumed.steps, resumed.metrics) == ("patience", 60, reference.metrics)
+    assert resumed.best == reference.best
+    if backend == "llvm":
+        assert same(weights(whole), weights(second))
+
+
 def test_resume_counts_of_entries(ns, backend, tmp_path):
     """The steps of every entry of a grid are part of the state."""
 
