@@ -21,7 +21,7 @@ from .checks.sizes import MAX_ENTRIES, check_features
 from .derivatives import jacobian, pushforward
 from .engine import Explanation, explain
 from .jit import kinds
-from .jit.scopes import recording
+from .jit.scopes import check_outside
 from .nn import Encoding, Identity, Module
 from .nn.arguments import block
 from .nn.module import allocated, check_network
@@ -111,6 +111,7 @@ class NeuralField(Module):
         >>> field = cn.NeuralField(cn.HashGrid(3), cn.MLP(out_features=1)).build("llvm", "half", seed=7)
         """
         seed = check_unsigned("NeuralField.build", "seed", seed)
+        check_outside("NeuralField.build")
         dtype, precision = storage(backend, precision, "NeuralField.build")
         return self.allocate(dtype, precision, seed).pack()
 
@@ -301,12 +302,13 @@ class NeuralField(Module):
                 not known.
 
         Raises:
-            ValueError: ``batch`` is not a positive int; ``steps`` is not an int from 0 on; the field is not built.
+            ValueError: ``batch`` is not a positive int below 2^32; ``steps`` is not an int from 0 on; the field is not
+                built.
 
         >>> print(field.explain(2**20))
         """
         self._check_built("NeuralField.explain")
-        batch = check_int("NeuralField.explain", "batch", batch, 1, MAX_ENTRIES, "a positive int")
+        batch = check_int("NeuralField.explain", "batch", batch, 1, MAX_ENTRIES, "a positive int below 2^32")
         check_flag("NeuralField.explain", "frozen", frozen)
         check_flag("NeuralField.explain", "fit", fit)
         steps = check_int("NeuralField.explain", "steps", steps, 0, MAX_ENTRIES, "an int from 0 on")
@@ -332,8 +334,7 @@ class NeuralField(Module):
         """
         where = "NeuralField.audit"
         call, x, _ = self._enter(p, key, True, where)
-        hint = "called while Dr.Jit records a function or loop; audit the field outside"
-        ensure(not recording(), f"{where}: {hint}.", RuntimeError)
+        check_outside(where)
         assert self.precision is not None
         return run_audit(self.encoding, self.network, x, self._work(call.leaf), self.precision, call.key)
 

@@ -9,7 +9,7 @@ import drjit as dr
 import numpy as np
 
 from .checks import check, check_choice, ensure, shown, shown_typed
-from .jit.scopes import recording
+from .jit.scopes import check_outside
 
 _WHERE = "sparsification"
 NORMS = ("mean", "rms")
@@ -104,8 +104,7 @@ def numbers(where: str, name: str, value: Any) -> np.ndarray:
     if masked or not isinstance(value, (np.ndarray, dr.ArrayBase)):
         raise TypeError(f"{where}: {name} is {shown_typed(value)}; a NumPy or Dr.Jit array is needed.")
     if isinstance(value, dr.ArrayBase):
-        if recording():
-            raise RuntimeError(f"{where}: called while Dr.Jit records a function or loop; call it after.")
+        check_outside(where)
         value = value.numpy()
     check(value.dtype.kind in "iuf", where, name, value, "an array of real numbers", TypeError)
     value = np.asarray(value, np.float64)

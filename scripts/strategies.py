@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import ast
+import inspect
+import itertools
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +18,7 @@ MARKS = ("<!-- drawn by scripts/strategies.py -->", "<!-- end -->")
 sys.path.insert(0, str(ROOT))
 
 from coopnet.engine import strategies  # noqa: E402
+from coopnet.engine.situation import Situation  # noqa: E402
 
 
 def conditions() -> dict[str, list[str]]:
@@ -51,6 +55,32 @@ def lines() -> Iterator[str]:
             condition = next(conditions_left)
             error = why.replace("{s.forced}", "...").replace("|", "\\|")
             yield f"| {strategy} | `{condition}` | {why} |" if strategy else f"| error | `{condition}` | {error} |"
+    yield from ("", "## Conditions in words", "", "The functions that these conditions call:", "")
+    for name, words in in_words(" ".join(itertools.chain(*written.values()))):
+        yield f"- `{name}`: {words}"
+    yield from ("", "The facts about a situation `s`:", "")
+    for name, words in facts():
+        yield f"- `s.{name}`: {words}"
+
+
+def in_words(conditions: str) -> Iterator[tuple[str, str]]:
+    """The functions that are called in ``conditions``, by name, and the first paragraph of their docstrings."""
+    for name, function in vars(strategies).items():
+        if re.search(rf"(?<![\w.]){name}\b", conditions) and inspect.isfunction(function) and function.__doc__:
+            yield name, _plain(function.__doc__.partition("\n\n")[0])
+
+
+def facts() -> Iterator[tuple[str, str]]:
+    """The fields of a situation, and the comments before them."""
+    source = inspect.getsource(Situation)
+    for comment, names in re.findall(r"((?:    #: .*\n)+)((?:    \w+: .*\n)+)", source):
+        words = _plain(" ".join(line.strip(" #:") for line in comment.splitlines()))
+        yield "`, `s.".join(re.findall(r"^    (\w+):", names, re.M)), words
+
+
+def _plain(text: str) -> str:
+    """A docstring in Markdown."""
+    return re.sub(r":\w+:`~?\.*([^`]*)`", r"`\1`", " ".join(text.split())).replace("``", "`")
 
 
 def page() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
 from collections.abc import Callable
@@ -661,3 +662,58 @@ class Unreadable(list):
 def test_lists_that_cannot_be_read(call):
     with pytest.raises(TypeError, match=r"^\w+: [\w ]+ is a Unreadable that cannot be read: "):
         call(Unreadable([1]))
+
+
+#: Calls that read or write arrays, which is impossible while Dr.Jit records; what opens their errors.
+OUTSIDE = {
+    "copy.deepcopy of a NeuralField": lambda ns, field, path: copy.deepcopy(field),
+    "NeuralField.matrix": lambda ns, field, path: field.matrix("layers.0.weights"),
+    "NeuralField.set_matrix": lambda ns, field, path: field.set_matrix("layers.0.weights", np.ones((8, 2))),
+    "NeuralField.build": lambda ns, field, path: cn.NeuralField(cn.HashGrid(2), cn.MLP(out_features=1)).build(),
+    "load": lambda ns, field, path: cn.load(path),
+    "save": lambda ns, field, path: cn.save(path, field),
+    "spectral_norms": lambda ns, field, path: cn.training.spectral_norms(field),
+    "Cameras": lambda ns, field, path: cn.render.Cameras(np.eye(4)[:3], 2, 2, 40.0),
+    "calibrate": lambda ns, field, path: cn.calibrate(field, ([ns.Float(1, 2)] * 2, [ns.Float(1, 2)])),
+    "fit": lambda ns, field, path: cn.fit(field, lambda key: None, 1, progress=False),
+}
+#: Calls that a frozen function may contain, but not a symbolic loop.
+NOT_SYMBOLIC = {
+    "l2_penalty": cn.training.l2_penalty,
+    "l1_penalty": cn.training.l1_penalty,
+    "decay_weights": lambda net: cn.training.decay_weights(net, 0.1),
+    "clip_weights": lambda net: cn.training.clip_weights(net, 0.1),
+}
+
+
+@pytest.mark.parametrize("name", [*OUTSIDE, *NOT_SYMBOLIC])
+@pytest.mark.parametrize("where", ["frozen function", "loop", "batch"])
+def test_what_cannot_be_called_while_dr_jit_records(ns, backend, tmp_path, name, where):
+    """The errors say so; some of these calls ended the process."""
+    if name in NOT_SYMBOLIC and where != "loop":
+        pytest.skip("possible there")
+    field = cn.NeuralField(None, cn.MLP(2, 1, width=8)).build(backend)
+    path = tmp_path / "field.safetensors"
+    cn.save(path, field)
+
+    def call():
+        return NOT_SYMBOLIC[name](field) if name in NOT_SYMBOLIC else OUTSIDE[name](ns, field, path)
+
+    def batch(key):
+        call()
+        return cn.uniform(2, key, ns.Float, 8), [ns.Float(0, 1)]
+
+    with pytest.raises(Exception) as caught:
+        if where == "frozen function":
+            dr.freeze(lambda x: (call(), x * 1)[1])(ns.Float(1, 2))
+        elif where == "loop":
+            start = ns.UInt32(0), ns.Float(1, 2)
+            dr.while_loop(start, lambda i, x: i < 2, lambda i, x: (call(), (i + 1, x))[1], mode="symbolic")
+        else:
+            other = cn.NeuralField(None, cn.MLP(2, 1, width=8)).build(backend)
+            cn.fit(other, batch, 1, progress=False)
+    first = caught.value
+    while first.__cause__ is not None:
+        first = first.__cause__
+    recorded = "called inside a symbolic loop" if name in NOT_SYMBOLIC else "called while Dr.Jit records"
+    assert isinstance(first, RuntimeError) and str(first).startswith(f"{name}: {recorded}")

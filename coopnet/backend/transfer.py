@@ -15,7 +15,7 @@ from drjit.opt import Optimizer
 
 from ..checks import check_choice, ensure, entries
 from ..jit import backend_copies
-from ..jit.scopes import recording
+from ..jit.scopes import check_outside
 from ..jit.unpacked import traversable
 from .usable import BackendError, namespace, require
 
@@ -63,8 +63,7 @@ def to(tree: Any, backend: Any, precision: str = "auto") -> Any:
     """
     check_choice("to", "precision", precision, ("auto", "half", "single"))
     name = NUMPY if isinstance(backend, str) and backend == NUMPY else require(backend)
-    hint = "called while Dr.Jit records a function or loop; move things before it"
-    ensure(not recording(), f"to: {hint}.", RuntimeError)
+    check_outside("to")
     mover = Mover(name, precision)
     try:
         nodes = list(_walk(tree, {}))

@@ -46,7 +46,7 @@ from .explain import Explanation, explain
 from .external_products import ExternalProducts, innermost, leaving
 from .inner_loss import InnerLoss, loss_inside
 from .loop_banks import LoopBanks, collecting
-from .modes import deterministic, gradient_path, only_traced
+from .modes import deterministic, gradient_path
 from .products import library
 from .stack import Stack, StackError, stacked, stacking
 
@@ -73,7 +73,6 @@ __all__ = [
     "leaving",
     "library",
     "loss_inside",
-    "only_traced",
     "stacked",
     "stacking",
 ]

@@ -16,8 +16,6 @@ _deterministic, _path = Context("deterministic", False), Context("path", "auto")
 #: Is a fixed order of sums asked for? Which strategy of weight gradients is asked for?
 is_deterministic: Callable[[], bool] = _deterministic.get
 forced_path: Callable[[], str] = _path.get
-#: ``with only_traced(True)``: outputs of networks are traced, but not computed. No layer is evaluated between kernels.
-only_traced = Context("only traced", False)
 
 
 @contextlib.contextmanager

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import drjit as dr
 
 from ..jit.native import core
-from ..jit.scopes import inside_call, symbolic
+from ..jit.scopes import inside_call, only_traced, symbolic
 from ..jit.uniform import available
-from .modes import forced_path, is_deterministic, only_traced
+from .modes import forced_path, is_deterministic
 from .ops import Op, affine, buffers, simple
 
 
@@ -106,7 +106,7 @@ class Situation(NamedTuple):
     memory_left: bool = True
     #: Lanes that a CPU stores at a time.
     stored_lanes: int = 8
-    #: Is the output traced only, and never computed?
+    #: Is the output traced only, and never computed? Then no layer is evaluated between kernels.
     only_traced: bool = False
     #: Can code be unrolled (see :mod:`~..jit.uniform`)?
     scalar_loads: bool = True

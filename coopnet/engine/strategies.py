@@ -387,11 +387,13 @@ class Matrix(NamedTuple):
 
 
 def panels(m: Matrix) -> bool:
+    """Is the matrix copied in panels of some rows, each in the order in which it is read?"""
     pays = m.rows >= limits.PANELS_ROWS and large(m.rows, m.columns, m.itemsize)
     return m.offer == "copies" and m.lanes < limits.WIDE_LANES and pays
 
 
 def transposed_blocks(m: Matrix) -> bool:
+    """Is a transposed copy read in blocks of rows, because few sets of the first-level cache hold the matrix's rows?"""
     return m.offer == "copies" and m.transposed and m.lanes >= limits.WIDE_LANES and m.rows > m.block
 
 

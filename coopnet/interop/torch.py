@@ -15,7 +15,7 @@ from ..checks import check_type, check_unsigned, ensure
 from ..field import NeuralField
 from ..io import architecture
 from ..jit.native.core import cuda_device, cuda_stream
-from ..jit.scopes import recording
+from ..jit.scopes import check_outside
 from ..nn.parameters import parameters
 from ..random.key import Key
 from ..uncertainty import draws
@@ -176,8 +176,7 @@ class Module(torch.nn.Module):
                 raise ValueError(
                     f"{_WHERE}: the {name} of key has {entries} entries for {rows} rows of x; 1 or {rows}."
                 )
-        if recording():
-            raise RuntimeError(f"{_WHERE}: called while Dr.Jit records a function or loop; call it outside.")
+        check_outside(_WHERE)
 
 
 def _register(module: torch.nn.Module, name: str, value: torch.Tensor) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 
 from ..checks import check_type, ensure, shown
 from ..field import NeuralField, storage
-from ..jit.scopes import recording
+from ..jit.scopes import check_outside
 from ..nn.parameters import NUMPY_TYPES, listed, parameters
 from ..version import __version__
 from .amounts import check_amounts
@@ -104,8 +104,7 @@ def prepare(path: Any, field: NeuralField, metadata: Mapping[str, Any] | None) -
         raise PermissionError(errno.EACCES, "The directory is not writable", os.fspath(path))
     check_type("save", "field", field, NeuralField, "a NeuralField")
     ensure(field.precision, "save: the field is not built yet; call field = field.build().")
-    outside = "save: called while Dr.Jit records a function or loop; save the field after it."
-    ensure(not recording(), outside, RuntimeError)
+    check_outside("save")
     return {
         "coopnet": json.dumps(describe(field), allow_nan=False),
         "versions": json.dumps({"coopnet": __version__, "drjit": dr.__version__}),
@@ -130,6 +129,7 @@ def load(path: str | os.PathLike[str], backend: Any = "auto", precision: str = "
 
     >>> field = cn.load("field.safetensors", backend="llvm", precision="half")
     """
+    check_outside("load")
     dtype, precision = storage(backend, precision, "load")
     architecture, _, tensors = read_file(path, "load", training=False)
     try:

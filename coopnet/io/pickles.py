@@ -15,9 +15,8 @@ import drjit.nn as drnn
 import numpy as np
 
 from .. import backend as backends
-from ..checks import ensure
 from ..field import NeuralField, storage
-from ..jit.scopes import recording
+from ..jit.scopes import check_outside
 from ..nn.linear import Linear
 from ..nn.module import Module
 from ..nn.parameters import parameters
@@ -32,8 +31,7 @@ def _reduced(self: Module, protocol: Any) -> Any:
     built = isinstance(self, NeuralField) and self.precision is not None
     if not weights or (isinstance(self, NeuralField) and not built):
         return object.__reduce_ex__(self, protocol)
-    outside = "called while Dr.Jit records a function or loop; pickle the network after it"
-    ensure(not recording(), f"pickle: {outside}.", RuntimeError)
+    check_outside("pickle")
     backend = dr.backend_v(weights[0].storage).name.lower()
     values = {p.name: p.numpy("pickle").copy() for p in weights}
     if built:

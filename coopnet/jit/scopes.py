@@ -11,6 +11,8 @@ import ctypes
 
 import drjit as dr
 
+from ..checks import ensure
+from ..context import Context
 from . import CHECKED
 from .native.core import function
 
@@ -31,6 +33,19 @@ def frozen() -> bool:
 def recording() -> bool:
     """Is a scope traced symbolically or a function recorded, so that nothing can be read or written?"""
     return symbolic() or frozen()
+
+
+#: ``with only_traced(True)``: code is traced to find its errors before it is recorded, and is not computed.
+only_traced = Context("only traced", False)
+
+
+def check_outside(where: str) -> None:
+    """Raise ``RuntimeError`` unless arrays can be read and written here; ``where`` opens the message.
+
+    In a function that is being frozen, freeing an array that holds NumPy's memory would end the process.
+    """
+    message = f"{where}: called while Dr.Jit records a function or loop; call it outside of it."
+    ensure(not (recording() or only_traced.get()), message, RuntimeError)
 
 
 def suspended(leaf: type) -> bool:

@@ -19,6 +19,7 @@ from ..checks import check, check_same_backend, check_type, ensure, entries, is_
 from ..checks.sizes import MAX_ENTRIES, check_entries, check_layers
 from ..engine import evaluate
 from ..jit import kinds
+from ..jit.scopes import check_outside
 from ..jit.views import changed, packed_attribute
 from ..random.key import Key
 from .arguments import arguments
@@ -143,6 +144,7 @@ class Module(drnn.Module):
 
         As with Dr.Jit's arrays, gradients are not copied. Results computed from the original do not depend on the copy.
         """
+        check_outside(f"copy.deepcopy of a {type(self).__name__}")
         for p in parameters(self):
             if isinstance(p.value, drnn.MatrixView) and id(p.value) not in memo:
                 memo[id(p.value)] = changed(p.value, buffer=copy.deepcopy(p.value.buffer, memo))

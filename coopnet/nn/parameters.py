@@ -19,6 +19,7 @@ from ..checks import check_type, ensure, shown
 from ..jit import views
 from ..jit.masks import unmasked
 from ..jit.owned import from_numpy
+from ..jit.scopes import check_outside
 from ..kernels.grid import FeatureGrid
 from .tree import walk
 
@@ -89,6 +90,7 @@ class Parameter(NamedTuple):
 
         ``where`` opens error messages.
         """
+        check_outside(where)
         value = self.value
         if isinstance(value, drnn.MatrixView):
             value = views.changed(value, buffer=of(value.buffer))
@@ -121,6 +123,7 @@ class Parameter(NamedTuple):
 
     def write(self, value: Any, where: str) -> None:
         """Replace the numbers by ``value``, in place; see :meth:`Module.set_matrix`."""
+        check_outside(where)
         numbers, current = self.fitting(value, where), self.storage
         flat = dr.copy(dr.detach(current).array)
         with unmasked(type(flat)):

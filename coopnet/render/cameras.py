@@ -14,6 +14,7 @@ from ..checks.sizes import MAX_ENTRIES
 from ..jit import kinds
 from ..jit.kernel_parameters import kept
 from ..jit.owned import from_numpy
+from ..jit.scopes import check_outside
 from ..random.key import Key
 from ..training.sampling import integers
 from .arguments import number, vector_type
@@ -77,6 +78,7 @@ class Cameras:
         ensure(count <= MAX_ENTRIES, f"{where}: the pictures have {shown(count)} pixels; fewer than 2^32 are possible.")
         lens = np.concatenate([self._focal(where, len(poses), fov, focal), self._center(where, len(poses), center)], 1)
         ns = namespace(require(backend))
+        check_outside(where)
         self.to_world, self.lens = (
             ns.TensorXf(from_numpy(v.ravel().astype(np.float32), ns.Float32), v.shape) for v in (poses, lens)
         )

@@ -23,13 +23,12 @@ from ..checks import (
     is_number,
     shown,
 )  # fmt: skip
-from ..engine import only_traced
 from ..field import NeuralField
 from ..jit import kinds
 from ..jit.literals import is_literal
 from ..jit.native.imports import imports
 from ..jit.reads import reads
-from ..jit.scopes import recording
+from ..jit.scopes import check_outside, only_traced
 from ..nn.parameters import parameters
 from ..random.key import Key
 from . import outside
@@ -51,8 +50,7 @@ def check_run(
     """``steps`` and ``seed`` as plain ints; raises unless the arguments of a run are valid."""
     check_field(field, where, "field")
     ensure(len(field), f"{where}: the field has no parameters to train.")
-    outside = not recording()
-    ensure(outside, f"{where}: called while Dr.Jit records a function or loop; train outside of it.", RuntimeError)
+    check_outside(where)
     given = "key" if where == "fit" else "(key, job)"
     check_type(where, "batch", batch, Callable, f"a function {given} -> (coordinates, targets)")
     steps = check_int(where, "steps", steps, 0, 2**32 - 1, "an int of at least 0 and fewer than 2^32")

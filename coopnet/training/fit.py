@@ -111,8 +111,9 @@ def fit(
             the best ones.
         checkpoint: file to write every ``checkpoint_every`` seconds and at the end: a field that ``coopnet.load``
             reads, with the state of the training beside it. Without ``resume``, an existing file is replaced.
-        resume: continue from ``checkpoint`` if it exists. Architecture, backend, precision, optimizer and ``seed`` must
-            be those of its run; ``steps``, the learning rate and all else may have changed. If it has taken ``steps``
+        resume: continue from ``checkpoint`` if it exists. Architecture, backend, precision, ``seed`` and the class and
+            state of the optimizer must be those of its run; ``steps``, the learning rate and all else, such as the
+            optimizer's coefficients, may have changed. If it has taken ``steps``
             or more already, nothing is trained, and the result is its own.
         metadata: anything JSON can hold, to keep in the checkpoint beside the state (see ``coopnet.save``).
         progress: show a progress bar, or lines of text if tqdm is not installed.

@@ -17,6 +17,7 @@ import numpy as np
 
 from ..checks import check, check_above, check_flag, check_number, check_type, ensure, is_number, shown
 from ..jit.masks import unmasked
+from ..jit.scopes import check_outside, symbolic
 from ..nn import Module
 from ..nn.parameters import Parameter, like, listed, parameters, spellings
 
@@ -203,7 +204,7 @@ def decay_weights(net: Module, amount: float, biases: bool = False) -> None:
     """
     check(is_number(amount) and 0 <= amount <= 1, "decay_weights", "amount", amount, "a number in [0, 1]")
     amount = float(amount)
-    for name, mask in decay_masks(net, biases).items():
+    for name, mask in _masks("decay_weights", net, biases).items():
         value = dr.detach(net[name]).array
         net[name] = like(net[name], type(mask)(value) * (1 - amount * mask))
 
@@ -222,6 +223,7 @@ def spectral_norms(net: Module) -> dict[str, float]:
 
     >>> cn.training.spectral_norms(net)["layers.0.weights"]
     """
+    check_outside("spectral_norms")
     matrices = _chosen("spectral_norms", net, False)
     return {p.name: float(np.linalg.norm(p.numpy("spectral_norms").astype(np.float64), 2)) for p in matrices}
 
@@ -238,6 +240,8 @@ def _chosen(where: str, net: Any, biases: bool) -> list[Parameter]:
     """The matrices of ``net``; with ``biases``, its bias vectors, too."""
     check_type(where, "net", net, Module, "a coopnet Module")
     check_flag(where, "biases", biases)
+    inside = "called inside a symbolic loop, conditional or call, where parameters cannot be read or written"
+    ensure(not symbolic(), f"{where}: {inside}; call it outside of it.", RuntimeError)
     chosen = [p for p in parameters(net) if p.is_matrix or (biases and p.attribute == "bias")]
     ensure(chosen, f"{where}: the network has no matrices; call alloc() or build() first.")
     return chosen

@@ -88,7 +88,7 @@ def calibrate(
         samples, seed: arguments of :func:`mc_dropout`, for fields that need it.
 
     Returns:
-        A :class:`coopnet.uncertainty.calibrate.Calibrated`: called with coordinates, it returns mean and deviation, in
+        A :class:`~coopnet.uncertainty.calibrate.Calibrated`: called with coordinates, it returns mean and deviation, in
         one kernel. Frozen functions take it as an argument, like a field.
 
     Raises:

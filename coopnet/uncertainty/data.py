@@ -10,7 +10,7 @@ import drjit as dr
 from ..checks import check_int, check_type, check_unsigned, ensure, entries
 from ..field import NeuralField
 from ..jit import kinds
-from ..jit.scopes import recording
+from ..jit.scopes import check_outside
 from ..random.key import Key
 
 
@@ -28,8 +28,7 @@ def check_trained(field: Any, where: str) -> None:
     check_type(where, "field", field, NeuralField, "a NeuralField")
     ensure(field.precision, f"{where}: the field is not built yet; call field = field.build(), and train it.")
     ensure(len(field), f"{where}: the field has no parameters.")
-    outside = not recording()
-    ensure(outside, f"{where}: called while Dr.Jit records a function or loop; call it outside of it.", RuntimeError)
+    check_outside(where)
 
 
 def single_type(field: NeuralField) -> Any:
@@ -74,11 +73,13 @@ def inputs_and_targets(drawn: Any, field: NeuralField, where: str, what: str) ->
 
 def pair(drawn: Any, field: NeuralField, where: str, what: str) -> tuple[list, list]:
     """Components of the ``(coordinates, targets)`` in ``drawn``, which must have equally many samples."""
-    is_pair = isinstance(drawn, (tuple, list)) and len(drawn := entries(where, "data", drawn)) == 2
-    ensure(is_pair, f"{where}: {what} a {type(drawn).__name__}; a pair (coordinates, targets) is needed.", TypeError)
+    several = isinstance(drawn, (tuple, list))
+    given = f"{len(drawn)} things" if several else f"a {type(drawn).__name__}"
+    is_pair = several and len(drawn := entries(where, "data", drawn)) == 2
+    ensure(is_pair, f"{where}: {what} {given}; a pair (coordinates, targets) is needed.", TypeError)
     parts = []
     for value, part in zip(drawn, ("coordinates", "targets"), strict=True):
-        kind, leaf = kinds.in_kernels(value, f"{where}: {part}")
+        kind, leaf = kinds.in_kernels(value, f"{where}: {part}", single=True)
         single = dr.float32_array_t(leaf)
         parts.append([single(v) for v in kinds.rows(value, kind)])
     coordinates, targets = parts

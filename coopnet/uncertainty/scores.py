@@ -88,17 +88,17 @@ def calibration_error(mean: Any, deviation: Any, target: Any, *, levels: int = 9
 
     Args:
         mean, deviation, target: as in :func:`negative_log_likelihood`.
-        levels: number :math:`L` of levels.
+        levels: number :math:`L` of levels, at most a million.
 
     Raises:
-        ValueError, TypeError, RuntimeError: as :func:`negative_log_likelihood`; ``levels`` is not a positive int.
+        ValueError, TypeError, RuntimeError: as :func:`negative_log_likelihood`; ``levels`` is out of range.
 
     >>> t = np.linspace(-3, 3, 1001)
     >>> print(round(cn.calibration_error(0 * t, 1e6 + 0 * t, t), 2))
     0.25
     """
     where = "calibration_error"
-    levels = check_int(where, "levels", levels, 1)
+    levels = check_int(where, "levels", levels, 1, 10**6)
     m, s, t = _predictions(where, mean, deviation, target)
     p = np.arange(1, levels + 1) / (levels + 1)
     below = np.sort(_normal_cdf((t - m) / s).ravel())

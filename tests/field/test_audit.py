@@ -222,7 +222,7 @@ def test_errors(ns, backend):
 
     with pytest.raises(RuntimeError) as error:
         dr.while_loop((ns.UInt32(0),), lambda i: i < 2, body, mode="symbolic")
-    assert "audit the field outside" in str(error.value.__cause__ or error.value)
+    assert "NeuralField.audit: called while Dr.Jit records" in str(error.value.__cause__ or error.value)
 
 
 def test_single_precision_weights_on_cuda():

@@ -13,7 +13,7 @@ from ...checks.warn import warn
 from ...checks import check, check_choice, check_flag, check_type, ensure, shown
 from ...field import PRECISIONS, NeuralField
 from ...io.files import atomic_write, file_name, writable
-from ...jit.scopes import recording
+from ...jit.scopes import check_outside
 from ...nn.lattice import Lattice
 from ...nn.tree import children
 from ...uncertainty import draws
@@ -104,7 +104,7 @@ def export(
     called = source.suffix.lower() == ".weights"
     ensure(not called, f"export: path is {str(source)!r}, but .weights is the suffix of files of weights; use another.")
     beside = writable(written, "export")
-    ensure(not recording(), "export: called while Dr.Jit records a function or loop; export after it.", RuntimeError)
+    check_outside("export")
     if target == "html":
         function = replace(request, target="wgsl", inline=False, view=None, whole=True)
 
