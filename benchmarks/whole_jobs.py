@@ -6,7 +6,7 @@
 ``config_hash`` and ``config_oneblob`` are tiny-cuda-nn's sample configurations of these names, learning an image: that
 of ``--image``, or a made-up one; with ``/stratified``, at ``coopnet.stratified`` points instead of uniform ones, which
 tiny-cuda-nn's sample draws. The others are networks 16 -> w -> w -> w -> 3 on inputs and targets in memory, by
-width, batch, and what they have: ``64/bias``, ``32/dropout``, ``64/2^14``, ``64/2^20+77``. Medians of several stretches
+width, batch, and what they have: ``64/bias``, ``32/dropout``, ``64/2^14``, ``64/2^20+77``, ``128/silu``. Medians of several stretches
 of steps; kernels in a run of their own, as measuring them takes time. Kernel caches are empty at the start; the first
 step of a job finds what jobs before it have compiled, if that is the same. With ``--tcnn``, tiny-cuda-nn's own sample
 does the same job (see ``tcnn.py``).
@@ -54,7 +54,7 @@ JOBS = {
     "cuda": [
         "config_hash", "config_hash/stratified", "config_oneblob", "16", "32", "64", "96", "128", "32/bias", "64/bias",
         "64/2^20+77", "64/2^14", "64/2^12", "32/dropout", "64/dropout", "64/dropout 7 8", "96/dropout", "128/dropout",
-        "256",
+        "64/silu", "128/silu", "256",
     ],
     "llvm": [
         "config_hash", "config_hash/stratified", "16", "32", "64", "128", "64/bias", "64/2^12", "64/2^14", "64/dropout",
@@ -108,6 +108,8 @@ def make(name: str, backend: str, path: Path | None, seed: int = 1) -> tuple[Any
             samples = (1 << int(size[1])) + int(size[2] or 0)
         elif part == "bias":
             options["bias"] = True
+        elif part == "silu":
+            options["activation"] = "silu"
         else:
             fast = {"rounds": 7, "bits": 8} if part == "dropout 7 8" else {}
             options["dropout"] = cn.Dropout(0.1, **fast)
