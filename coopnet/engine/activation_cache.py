@@ -17,14 +17,15 @@ from ..random.key import Key
 from .affine import Affine, with_bias
 from .memory import chunk_size, inputs, kept_bytes, kept_outputs, unneeded_outputs
 from .network_op import Plan
-from .ops import Bundle, Op, Record, Tape, affine, evaluate
+from .ops import Bundle, Op, Record, Store, Tape, affine, evaluate
 from .products import vectors_together
 from .row_vectors import PACKET, Rows, RowVector, columns, spilled
 from .strategies import kernels_end
 
 
-class ActivationCache:
-    """The inputs of the matrices of ``ops``, in memory (:class:`~.row_vectors.Rows`).
+class ActivationCache(Store):
+    """The inputs of the matrices of ``ops``, in memory (:class:`~.row_vectors.Rows`), and outputs that take long to
+    evaluate again (:func:`~.memory.kept_outputs`).
 
     A kernel may end with the input of a layer (:meth:`ends`). The next one then reads the rows that it has written.
 
@@ -32,7 +33,7 @@ class ActivationCache:
         plan, ops: the network, with the multipliers of :func:`~.multipliers.for_backward`.
         samples, size: number of samples, and the bytes that the cache takes.
         together: how many vectors are in a row.
-        unneeded: layers whose outputs are not kept.
+        unneeded: layers whose outputs are not needed in the backward pass.
     """
 
     _all: weakref.WeakSet[ActivationCache] = weakref.WeakSet()
@@ -47,6 +48,9 @@ class ActivationCache:
         #: May functions be applied to whole arrays of numbers?
         self.in_place = not s.cuda and plan.vectors == 1
         self.unneeded = {op.origin for op in unneeded}
+        #: Layers of a GPU's network whose outputs are written by the kernel, and these outputs.
+        self.written = {op.origin for op in kept_outputs(ops, unneeded, True)} if s.cuda else set()
+        self._outputs: dict[Op, Bundle] = {}
         self.ops = ops
         self._one: Rows | None = None
         self._overflow: Any = None  # NaN for samples with a number that was not finite (stored as 0), 0 for others
@@ -61,7 +65,7 @@ class ActivationCache:
 
         ``brief`` caches live for one chunk; the bytes of other caches do not count for them.
         """
-        unneeded = [] if plan.situation.cuda else unneeded_outputs(ops, type(xs[0]), key, plan.vectors)
+        unneeded = unneeded_outputs(ops, type(xs[0]), key, plan.vectors)
         size = cls._size(plan, ops, xs, unneeded, brief)
         samples = max(map(dr.width, xs))
         if size is None:
@@ -71,7 +75,7 @@ class ActivationCache:
     @classmethod
     def fits(cls, plan: Plan, xs: Sequence[Any], key: Key | None) -> bool:
         """Does :meth:`make` make a cache for the network of ``plan``?"""
-        unneeded = [] if plan.situation.cuda else unneeded_outputs(plan.ops, type(xs[0]), key, plan.vectors)
+        unneeded = unneeded_outputs(plan.ops, type(xs[0]), key, plan.vectors)
         return bool(plan.situation.network.layers) and cls._size(plan, plan.ops, xs, unneeded, False) is not None
 
     @classmethod
@@ -82,9 +86,9 @@ class ActivationCache:
         samples, itemsize = max(map(dr.width, xs)), dr.itemsize_v(spilled(type(xs[0])))
         if samples == 1:  # the key may have many lanes: dropout then makes one vector into many
             return None
+        outputs = kept_outputs(ops, unneeded, plan.situation.cuda)
         numbers = sum(inputs(op, itemsize) for op in affine(ops))
-        if not plan.situation.cuda:
-            numbers += sum(columns(op.weights.shape[0], itemsize) for op in kept_outputs(ops, unneeded))
+        numbers += sum(columns(op.weights.shape[0], itemsize) for op in outputs)
         size = samples * plan.vectors * itemsize * numbers
         whole = chunk_size(ops, samples, itemsize, plan.vectors) == samples
         return size if whole and (brief or size + cls.occupied() <= kept_bytes(ops)) else None
@@ -105,10 +109,17 @@ class ActivationCache:
 
     def fill(self, plan: Plan, xs: list, key: Key | None) -> None:
         """Evaluate the ops, and keep the inputs of their matrices."""
-        plan.evaluate(self.ops, xs, key, self.write)
-        dr.eval([vector.rows.numbers for vector in self._kept])
+        plan.evaluate(self.ops, xs, key, self)
+        dr.eval(self._numbers())
 
-    def write(self, op: Affine, x: Bundle) -> Bundle:
+    def outputs(self, op: Affine, y: Bundle) -> None:
+        """Keep the output of ``op``, if it is among :attr:`written`."""
+        if op.origin in self.written:
+            leaf = y[0].type
+            rows = [Rows(list(v), self.samples, self.together) for v in y]
+            self._outputs[op.origin] = [self.vector(r, leaf, len(v)) for r, v in zip(rows, y, strict=True)]
+
+    def inputs(self, op: Affine, x: Bundle) -> Bundle:
         """Keep the input of ``op``; returns the vectors to continue with."""
         multiplier = op.multiplier if op.multiplier.between_kernels else None
         leaf = x[0].type
@@ -176,28 +187,40 @@ class ActivationCache:
         """
         result = self.marked(y)
         sample = batch_sample(result, self.samples)
-        dr.eval([vector.rows.numbers for vector in self._kept], result, sample)
+        dr.eval(self._numbers(), result, sample)
         pin_batch_size(sample)
         return result
+
+    def _numbers(self) -> list:
+        """The numbers of all kept vectors."""
+        outputs = itertools.chain.from_iterable(self._outputs.values())
+        return [vector.rows.numbers for vector in itertools.chain(self._kept, outputs)]
 
     def tape(self, plan: Plan, xs: list, key: Key | None) -> Tape:
         """The tape of the network, from the kept vectors."""
         kept = [list(bundle) for bundle in zip(*[iter(self._kept)] * plan.vectors, strict=True)]
         if any(op.bodies for op in self.ops):
-            inputs_of = iter(kept)
-            return plan.evaluate(self.ops, xs, key, lambda op, x: next(inputs_of))
-        return KeptTape(self.ops, plan.split(xs), kept, key)
+            return plan.evaluate(self.ops, xs, key, _Kept(kept))
+        outputs = [self._outputs.get(op.origin) for op in affine(self.ops)]
+        return KeptTape(self.ops, plan.split(xs), kept, outputs, key)
 
 
 class KeptTape(Tape):
-    """A tape that is traced from ``kept``, the input bundles of all matrices, while the backward pass goes through it.
+    """A tape that is traced from kept vectors while the backward pass goes through it.
+
+    Args:
+        ops, x, key: the network, its input, and the key.
+        kept: the input bundles of all matrices.
+        outputs: their output bundles, if they were kept.
 
     Kernels compute in the order of tracing. If all layers were traced first, their outputs would stay in registers
     until the backward pass needs them, to differentiate activations.
     """
 
-    def __init__(self, ops: Sequence[Op], x: Bundle, kept: Sequence[Bundle], key: Key | None):
-        self._ops, self._x, self._kept, self._key = ops, x, kept, key
+    def __init__(
+        self, ops: Sequence[Op], x: Bundle, kept: Sequence[Bundle], outputs: Sequence[Bundle | None], key: Key | None
+    ):  # fmt: skip
+        self._ops, self._x, self._kept, self._outputs, self._key = ops, x, kept, outputs, key
 
     @property
     def ops(self) -> Sequence[Op]:
@@ -211,15 +234,26 @@ class KeptTape(Tape):
         starts = [i for i, op in enumerate(self._ops) if op.affine]
         bounds = itertools.pairwise([*starts, len(self._ops)])
         for i, (start, stop) in reversed(list(enumerate(bounds))):
-            take = functools.partial(_take, self._kept[i])
-            records = evaluate(self._ops[start:stop], self._kept[i], self._key, take).records
+            records = self._records(i, self._ops[start:stop])
             if i + 1 < len(starts):
                 records[-1].y = self._kept[i + 1]
             yield from reversed(records)
         if starts and starts[0] > 0:
             yield from reversed(evaluate(self._ops[: starts[0]], self._x, self._key).records)
 
+    def _records(self, i: int, ops: Sequence[Op]) -> list[Record]:
+        """The records of ``ops``, which begin with matrix ``i``."""
+        kept, y = self._kept[i], self._outputs[i]
+        if y is None:
+            return evaluate(ops, kept, self._key, _Kept([kept])).records
+        return [Record(ops[0], kept, y), *evaluate(ops[1:], y, self._key).records]
 
-def _take(kept: Bundle, op: Affine, x: Bundle) -> Bundle:
-    """A :data:`~.ops.Store` that replaces any bundle by ``kept``."""
-    return kept
+
+class _Kept(Store):
+    """Replaces the inputs of matrices, one after the other, by ``bundles``."""
+
+    def __init__(self, bundles: Sequence[Bundle]):
+        self.bundles = iter(bundles)
+
+    def inputs(self, op: Affine, x: Bundle) -> Bundle:
+        return next(self.bundles)

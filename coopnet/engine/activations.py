@@ -28,7 +28,7 @@ class Function:
     ``dropped_slope(w, y, scale, *params)`` is ``slope`` of the activation followed by dropout, where the dropped-out
     output ``y`` alone determines it: a dropped element is 0, and its derivative must be 0, too.
 
-    ``from_output``: ``slope`` does not use ``x``.
+    ``from_output``: ``slope`` and ``curvature`` do not use ``x``.
     """
 
     array: Callable[..., Any]
@@ -138,12 +138,13 @@ def _gelu_slope(w: Any, x: Any, y: Any) -> Any:
 
 
 def _squareplus_curvature(w: Any, x: Any, y: Any, beta: float) -> Any:
-    # 2 beta / (X^2 + 4)^(3/2)
-    def one(x: Any) -> Any:
-        root = dr.rsqrt(dr.fma(x * beta, x * beta, 4))
+    # 2 beta / (X^2 + 4)^(3/2), with the root as in the slope
+    def one(y: Any) -> Any:
+        q = y * beta
+        root = q * dr.rcp(dr.fma(q, q, 1))
         return root * root * root * (2 * beta)
 
-    return w * _each(_single(one), x)
+    return w * _each(_single(one), y)
 
 
 def _gelu_curvature(w: Any, x: Any, y: Any) -> Any:

@@ -60,8 +60,11 @@ class Affine(Op):
         return self.multiplier.product(self, x, biased)
 
     def evaluate(self, x: Bundle, key: Key | None, store: Store | None = None) -> Record:
-        x = x if store is None else store(self, x)
-        return Record(self, x, [self.product(vector, i == 0) for i, vector in enumerate(x)])
+        x = x if store is None else store.inputs(self, x)
+        y = [self.product(vector, i == 0) for i, vector in enumerate(x)]
+        if store is not None:
+            store.outputs(self, y)
+        return Record(self, x, y)
 
     def pullback(self, record: Record, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
         visited = [visit(self, d, x, i == 0) for i, (d, x) in enumerate(zip(dy, record.x, strict=True))]

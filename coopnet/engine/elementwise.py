@@ -72,7 +72,7 @@ class Nonlinearity(Elementwise):
         return self.function.piecewise_linear
 
     def needs_only_output(self, leaf: Any, key: Key | None, vectors: int) -> bool:
-        return self.function.from_output and (vectors == 1 or self.piecewise_linear)
+        return self.function.from_output
 
     def value(self, x: Any, key: Key | None = None) -> Any:
         if in_place(x):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from .chunks import even_size
 from .multipliers import described
 from .ops import Op, affine, matrices
 from .row_vectors import columns
-from .strategies import strategy_of
+from .strategies import keeps_output, strategy_of
 
 
 def inputs(op: Affine, itemsize: int) -> int:
@@ -29,9 +30,10 @@ def bytes_per_sample(ops: Sequence[Op], itemsize: int) -> int:
     return itemsize * sum(inputs(op, itemsize) + columns(op.weights.shape[0], itemsize) for op in affine(ops))
 
 
-def outputs_per_sample(ops: Sequence[Op]) -> int:
+def outputs_per_sample(ops: Sequence[Op], itemsize: int, on_gpu: bool) -> int:
     """Bytes of one sample's layer outputs that are kept for the backward pass, in training without dropout."""
-    return sum(4 * columns(op.weights.shape[0], 4) for op in kept_outputs(ops, unneeded_outputs(ops, None, None, 1)))
+    kept = kept_outputs(ops, unneeded_outputs(ops, None, None, 1), on_gpu)
+    return itemsize * sum(columns(op.weights.shape[0], itemsize) for op in kept)
 
 
 def kept_bytes(ops: Sequence[Op]) -> int:
@@ -45,8 +47,18 @@ def chunk_size(ops: Sequence[Op], samples: int, itemsize: int, vectors: int = 1)
     return even_size(samples, kept_bytes(ops) // (vectors * bytes_per_sample(ops, itemsize)))
 
 
-def kept_outputs(ops: Sequence[Op], unneeded: Sequence[Affine]) -> list[Affine]:
-    """The layers of ``ops`` multiplied between kernels in the forward pass, without the ``unneeded`` ones."""
+def kept_outputs(ops: Sequence[Op], unneeded: Sequence[Affine], on_gpu: bool) -> list[Affine]:
+    """The layers whose outputs are kept beside the inputs of all layers, without the ``unneeded`` ones.
+
+    On a CPU, they are the layers that are multiplied between kernels. On a GPU, they are those with long outputs, if
+    there are no branches.
+    """
+    if on_gpu:
+        if any(op.bodies for op in ops):
+            return []
+        pairs = itertools.pairwise(ops)
+        layers = [op for op, after in pairs if isinstance(op, Affine) and not after.affine and op not in unneeded]
+        return [op for op in layers if keeps_output(op.weights.shape)]
     chosen = "between kernels"
     wide = [op for op in affine(ops) if strategy_of(described(op.weights, False, chosen)) == chosen]
     return [op for op in wide if op not in unneeded]

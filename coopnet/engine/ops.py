@@ -104,8 +104,18 @@ class Op:
 #: ``biased`` says whether the bias was added to it. It may return a cotangent to continue with. The pass calls it as
 #: soon as the cotangent is known: if cotangents were written later, all of them would stay in registers.
 Visit = Callable[[Any, Any, Any, bool], Any]
-#: ``store(op, x)`` is called for the input bundle of every affine op, and returns it or a replacement.
-Store = Callable[[Any, Bundle], Bundle]
+
+
+class Store:
+    """What is done with vectors during an evaluation."""
+
+    def inputs(self, op: Any, x: Bundle) -> Bundle:
+        """Called for the input bundle of every affine op; returns it or a replacement."""
+        return x
+
+    def outputs(self, op: Any, y: Bundle) -> None:
+        """Called for the output bundle of every affine op."""
+
 
 # ---- Lists of ops ------------------------------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ class StoreOp(SpillOp):
     def prepared(self, ops: Sequence[Op]) -> tuple[Sequence[Op], Store | None]:
         ops, _ = super().prepared(ops)
         self.cache = ActivationCache.make(self.plan, ops, self.xs, self.key)
-        return ops, None if self.cache is None else self.cache.write
+        return ops, self.cache
 
     def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None) -> list:  # type: ignore[override]
         y = super().eval(plan, buffers, xs, key)
@@ -65,7 +65,7 @@ def slopes(plan: Plan, x: Any, key: Key | None) -> tuple[Any, list]:
     xs = flat([x])
     cache = ActivationCache.make(plan, for_backward(plan.ops, plan.situation, plan.strategy), xs, key)
     assert cache is not None
-    y = cache.filled(plan.evaluate(cache.ops, xs, key, cache.write).flat())
+    y = cache.filled(plan.evaluate(cache.ops, xs, key, cache).flat())
     _, dx = back_from(cache, plan, xs, [dr.full(type(y[0]), 1, cache.samples)], key)
     return drnn.CoopVec(y), dx
 
@@ -83,14 +83,14 @@ def evaluate_between_kernels(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
     sample = batch_sample(xs, samples)
     if size == samples:
         dr.schedule(sample)  # for the first kernel; the others read rows, whose number is a constant
-        y = plan.evaluate(ops, xs, key, _ending_kernels(samples)).flat()
+        y = plan.evaluate(ops, xs, key, _EndingKernels(samples)).flat()
         dr.eval(y)
         pin_batch_size(sample)
         return plan.split(y)
     dr.eval(xs, sample)
     y = []
     for chunk, part in chunks(dr.uint32_array_t(x[0].type), samples, size, key):
-        outputs = plan.evaluate(ops, [chunk.part(v) for v in xs], part, _ending_kernels(size)).flat()
+        outputs = plan.evaluate(ops, [chunk.part(v) for v in xs], part, _EndingKernels(size)).flat()
         y = y or [dr.empty(type(v), samples) for v in outputs]
         chunk.put(y, outputs)
         dr.eval(y)
@@ -98,15 +98,16 @@ def evaluate_between_kernels(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
     return plan.split(y)
 
 
-def _ending_kernels(samples: int) -> Store:
-    """A :data:`~.ops.Store` that ends a kernel before every large layer, and keeps nothing."""
+class _EndingKernels(Store):
+    """Ends a kernel before every large layer, and keeps nothing."""
 
-    def through(op: Affine, x: Bundle) -> Bundle:
+    def __init__(self, samples: int):
+        self.samples = samples
+
+    def inputs(self, op: Affine, x: Bundle) -> Bundle:
         multiplier = op.multiplier
         if not (multiplier.between_kernels and multiplier.forth):
             return x
-        rows = [v.rows if multiplier.takes(v) else Rows(list(op.fill(v)), samples) for v in x]
+        rows = [v.rows if multiplier.takes(v) else Rows(list(op.fill(v)), self.samples) for v in x]
         dr.eval([one.numbers for one in rows])
         return [RowVector(r, len(v), v.type, False, multiplier.multiply(r)) for r, v in zip(rows, x, strict=True)]
-
-    return through

@@ -98,6 +98,13 @@ def refills(s: Situation) -> bool:
     return not s.cuda or long_vectors(s)
 
 
+def keeps_output(shape: tuple[int, int]) -> bool:
+    """Does a GPU keep the output of a matrix of this ``shape``, if its backward pass needs it? Multiplying again would
+    exceed the registers.
+    """
+    return shape[0] > limits.LONG_VECTOR
+
+
 def kernels_end(s: Situation) -> list:
     """The layers with whose inputs a GPU's kernel ends, if activations are kept; none on a CPU.
 

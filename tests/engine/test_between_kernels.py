@@ -397,11 +397,13 @@ def test_slopes_from_outputs_alone(ns, name):
     x = drnn.CoopVec([ns.Float(np.random.default_rng(0).normal(size=200)), ns.Float(np.linspace(-3, 3, 200))])
     y = function.coopvec(x, *params.get(name, ()))
     without = drnn.CoopVec([ns.Float(dr.nan), ns.Float(dr.nan)])
-    expected, found = (
-        np.stack([v.numpy() for v in function.slope(drnn.CoopVec([ns.Float(2)] * 2), v, y, *params.get(name, ()))])
-        for v in (x, without)
-    )
-    assert function.from_output == np.array_equal(expected, found)
+    derivatives = [function.slope] + [function.curvature] * (function.curvature is not None)
+    same = []
+    for derivative in derivatives:
+        w = drnn.CoopVec([ns.Float(2)] * 2)
+        expected, found = (list(derivative(w, v, y, *params.get(name, ()))) for v in (x, without))
+        same += [np.array_equal(a.numpy(), b.numpy()) for a, b in zip(expected, found, strict=True)]
+    assert all(same) if function.from_output else not all(same)
 
 
 def test_what_is_kept(ns, backend):

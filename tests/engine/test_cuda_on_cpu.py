@@ -30,11 +30,14 @@ from coopnet.engine import (
     memory,
     ops,
     products,
+    spill,
     stacking,
     stall,
     strategies,
 )
+from coopnet.engine.activation_cache import ActivationCache
 from coopnet.engine.affine import Weights
+from coopnet.engine.network_op import Plan
 from coopnet.engine.row_vectors import Rows
 from coopnet.engine.situation import Network, Situation
 from coopnet.jit import layout, registers, views
@@ -42,6 +45,7 @@ from coopnet.jit.unpacked import Constant
 from coopnet.nn import linear
 from coopnet.nn import module as module_of_layers
 from coopnet.nn.parameters import Parameter
+from coopnet.nn.sequential import known_ops
 
 networks, situation = module("evaluate"), module("situation")
 
@@ -414,6 +418,43 @@ def test_where_kernels_end(llvm, set_limits, n_in, width, depth, dropout, ends):
     mask.dropout = dropout > 0
     found = strategies.kernels_end(Situation(Network([*layers, mask]), dr.JitBackend.CUDA, 1 << 18))
     assert [layers.index(op) for op in found] == ends
+
+
+@pytest.mark.parametrize("network, kept", [
+    (lambda: cn.MLP(3, 2, width=16, depth=2, activation="silu", bias=True, dropout=0.2), [16, 16]),
+    (lambda: cn.MLP(3, 2, width=16, depth=2, activation="gelu", output_activation="silu"), [16, 16]),  # 2 are few
+    (lambda: cn.MLP(3, 2, width=8, depth=2, activation="silu"), []),
+    (lambda: cn.MLP(3, 2, width=16, depth=2, activation="tanh"), []),  # its derivatives follow from its output
+    (lambda: cn.Sequential(cn.Linear(3, 16), cn.SiLU(), cn.Residual(cn.Linear(16, 16)), cn.Linear(16, 2)), []),
+])  # fmt: skip
+@pytest.mark.parametrize("vectors", [1, 2])
+def test_outputs_that_a_gpu_keeps(llvm, monkeypatch, set_limits, network, kept, vectors):
+    """Those of wide layers whose activations need them. Gradients are the same to the bit without them."""
+    set_limits(LONG_VECTOR=15)
+    built = cn.NeuralField(None, network()).build("llvm", seed=1).network
+    ops, samples = known_ops([built]), 50
+    numbers = np.random.default_rng(0).normal(size=(3 * vectors + 2 * vectors, samples)).astype(np.float32)
+    xs, dys = ([llvm.Float(v) for v in part] for part in (numbers[: 3 * vectors], numbers[3 * vectors :]))
+    s = Situation(Network(ops), dr.JitBackend.CUDA, samples, vectors, inputs=True)
+    plan = Plan(s, "store")
+    monkeypatch.setattr(module("activation_cache"), "vectors_together", lambda s, whole: 1)  # these have 4 bytes
+
+    def gradients():
+        cache = ActivationCache.make(plan, ops, xs, cn.Key(1))
+        y = cache.filled(plan.evaluate(cache.ops, xs, cn.Key(1), cache).flat())
+        products, dx = spill.back_from(cache, plan, xs, dys, cn.Key(1))
+        arrays = [*y, *dx, *(n for p in products for n in p.numbers())]
+        dr.eval(arrays)
+        return cache, [v.numpy() for v in arrays]
+
+    cache, found = gradients()
+    assert sorted(op.weights.shape[0] for op in cache.written) == kept
+    assert [len(v) for bundle in cache._outputs.values() for v in bundle] == [n for n in kept for _ in range(vectors)]
+    monkeypatch.setattr(memory, "keeps_output", lambda shape: False)
+    without, expected = gradients()
+    assert cache.size - without.size == 4 * samples * vectors * sum(kept)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_a_share_of_a_gpus_memory_is_for_activations(monkeypatch, llvm):
