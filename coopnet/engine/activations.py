@@ -28,7 +28,7 @@ class Function:
     ``dropped_slope(w, y, scale, *params)`` is ``slope`` of the activation followed by dropout, where the dropped-out
     output ``y`` alone determines it: a dropped element is 0, and its derivative must be 0, too.
 
-    ``from_output``: ``slope`` and ``curvature`` do not use ``x``.
+    ``from_output(*params)``: ``slope`` and ``curvature`` do not use ``x``.
     """
 
     array: Callable[..., Any]
@@ -36,11 +36,15 @@ class Function:
     slope: Callable[..., Any]
     curvature: Callable[..., Any] | None = None
     dropped_slope: Callable[..., Any] | None = None
-    from_output: bool = False
+    from_output: Callable[..., bool] = lambda *params: False
 
     @property
     def piecewise_linear(self) -> bool:
         return self.curvature is None
+
+
+def _always(*params: Any) -> bool:
+    return True
 
 
 def _each(f: Callable[[Any], Any], x: Any) -> Any:
@@ -78,8 +82,10 @@ def _softplus_array(x: Any, beta: float) -> Any:
 def _softplus(x: Any, beta: float) -> Any:
     if dr.grad_enabled(x):  # Dr.Jit cannot differentiate log2 of a cooperative vector on the GPU
         return _each(lambda v: _softplus_array(v, beta), x)
-    magnitude = x - dr.minimum(x, 0) * 2
-    return _relu(x) + dr.log2(dr.exp2(magnitude * (-LOG2E * beta)) + 1) * (LN2 / beta)
+    # the logarithm of 1 + 2^(c x), as long as the power is finite; beyond, softplus is x
+    c = LOG2E * beta
+    near = dr.minimum(x, (15 if dr.is_half_v(x.type) else 126) / c)
+    return dr.fma(dr.log2(dr.exp2(near * c) + 1), 1 / c, x - near)
 
 
 def _single(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -154,10 +160,16 @@ def _gelu_curvature(w: Any, x: Any, y: Any) -> Any:
     return w * ((1 - t * t) * (slope + inside * (inside * (3 * _GELU_CUBIC) - t * slope * slope)))
 
 
+def _silu(x: Any) -> Any:
+    half = x * 0.5
+    return dr.fma(half, dr.tanh(half), half)
+
+
 def _silu_slope(w: Any, x: Any, y: Any) -> Any:
     # not from y as well: with long vectors, a GPU's registers hold one less
-    s = _sigmoid(x)
-    return w * (s * dr.fma(x, 1 - s, 1))
+    half = x * 0.5
+    t = dr.tanh(half)
+    return w * (dr.fma(t, 0.5, 0.5) * dr.fma(half, 1 - t, 1))
 
 
 def _silu_curvature(w: Any, x: Any, y: Any) -> Any:
@@ -180,19 +192,20 @@ FUNCTIONS: dict[str, Function] = {
         _relu,
         lambda w, x, y: w * _positive(y),
         dropped_slope=lambda w, y, scale: w * (_positive(y) * scale),
-        from_output=True,
+        from_output=_always,
     ),
     "leaky_relu": Function(
         lambda x, a: dr.maximum(x, 0) + dr.minimum(x, 0) * a,
         _leaky_relu,
-        lambda w, x, y, a: w * dr.fma(dr.step(0, x), a - 1, 1),
+        lambda w, x, y, a: w * dr.fma(dr.step(0, y if a >= 0 else x), a - 1, 1),
+        from_output=lambda a: a >= 0,  # then x and y have one sign
     ),
     "tanh": Function(
         dr.tanh,
         dr.tanh,
         lambda w, x, y: w * (1 - y * y),
         lambda w, x, y: w * (y * (y * y - 1) * 2),
-        from_output=True,
+        from_output=_always,
     ),
     "sigmoid": Function(
         lambda x: dr.rcp(1 + dr.exp(-x)),
@@ -200,7 +213,7 @@ FUNCTIONS: dict[str, Function] = {
         lambda w, x, y: w * (y * (1 - y)),
         lambda w, x, y: w * (y * (1 - y) * (1 - y * 2)),
         dropped_slope=lambda w, y, scale: w * (y * (1 - y * (1 / scale))),
-        from_output=True,
+        from_output=_always,
     ),
     "softplus": Function(_softplus_array, _softplus, lambda w, x, y, beta: w * _sigmoid(x * beta), _softplus_curvature),
     "squareplus": Function(
@@ -209,10 +222,10 @@ FUNCTIONS: dict[str, Function] = {
         lambda w, x, y, beta: w * _squareplus_slope(y, beta),
         _squareplus_curvature,
         dropped_slope=lambda w, y, scale, beta: w * (_squareplus_slope(y, beta / scale) * scale),
-        from_output=True,
+        from_output=_always,
     ),
     "gelu": Function(_gelu, _gelu, _gelu_slope, _gelu_curvature),
-    "silu": Function(lambda x: x * dr.rcp(1 + dr.exp(-x)), lambda x: x * _sigmoid(x), _silu_slope, _silu_curvature),
+    "silu": Function(lambda x: x * dr.rcp(1 + dr.exp(-x)), _silu, _silu_slope, _silu_curvature),
     "sine": Function(
         lambda x, omega: dr.sin(x * omega),
         lambda x, omega: _each(lambda v: dr.sin(v * omega), x),
@@ -225,12 +238,12 @@ FUNCTIONS: dict[str, Function] = {
         lambda w, x, y: w * y,
         lambda w, x, y: w * y,
         dropped_slope=lambda w, y, scale: w * y,
-        from_output=True,
+        from_output=_always,
     ),
     "identity": Function(
         _identity,
         _identity,
         lambda w, x, y, scale=1.0, offset=0.0: w if scale == 1 else w * scale,
-        from_output=True,
+        from_output=_always,
     ),
 }

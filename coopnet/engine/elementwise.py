@@ -72,7 +72,7 @@ class Nonlinearity(Elementwise):
         return self.function.piecewise_linear
 
     def needs_only_output(self, leaf: Any, key: Key | None, vectors: int) -> bool:
-        return self.function.from_output
+        return self.function.from_output(*self.layer.params())
 
     def value(self, x: Any, key: Key | None = None) -> Any:
         if in_place(x):
@@ -80,11 +80,13 @@ class Nonlinearity(Elementwise):
         return self.function.coopvec(packed(x), *self.layer.params())
 
     def slope(self, w: Any, x: Any, y: Any, key: Key | None = None) -> Any:
-        if in_place(w, y) and (self.function.from_output or in_place(x)):
-            at = None if self.function.from_output else x.numbers()
-            return w.slope(lambda d: self.function.slope(d, at, y.numbers(), *self.layer.params()))
+        params = self.layer.params()
+        from_output = self.function.from_output(*params)
+        if in_place(w, y) and (from_output or in_place(x)):
+            at = None if from_output else x.numbers()
+            return w.slope(lambda d: self.function.slope(d, at, y.numbers(), *params))
         w, x, y = packed(w), packed(x), packed(y)
-        return self.function.slope(w, x, y, *self.layer.params())
+        return self.function.slope(w, x, y, *params)
 
     def curvature(self, w: Any, x: Any, y: Any) -> Any:
         assert self.function.curvature is not None
