@@ -14,7 +14,7 @@ from typing import Any
 import drjit as dr
 
 from ..context import Context
-from ..jit.deferred import outside
+from ..jit.deferred import deferred_buffer
 from ..jit.lanes import live, only
 from ..jit.scopes import frozen
 from ..random.key import Key
@@ -101,7 +101,7 @@ class ScopeOp(BankOp):
 
     @classmethod
     def more_inputs(cls, plan: Plan) -> list:
-        later = [outside(b).buffer for b in plan.buffers if dr.grad_enabled(b)]
+        later = [deferred_buffer(b).buffer for b in plan.buffers if dr.grad_enabled(b)]
         # Dr.Jit records that the scope depends on a buffer at ordinary operations, not at custom ones. Without this
         # record, forward mode would lose the tangents of the weights.
         _ = [b * 1 for b in plan.buffers]
@@ -111,7 +111,7 @@ class ScopeOp(BankOp):
         return super().eval(plan, buffers, xs, key)
 
     def pull_back(self, dys: list, samples: int) -> tuple[list, list | None]:
-        deferred = {i: outside(b) for i, b in enumerate(self.plan.buffers) if dr.grad_enabled(b)}
+        deferred = {i: deferred_buffer(b) for i, b in enumerate(self.plan.buffers) if dr.grad_enabled(b)}
         waits, context = all(d.waits() for d in deferred.values()), self.context()
         collected = not waits and context is not None and context.takes(self.plan.buffers)
         where, _ = choose(SCOPES, GradientScope(waits, collected))

@@ -71,11 +71,11 @@ class _Walk:
                 continue
             self.seen[id(value)] = value
             before = len(self.found)
-            self.look_into(value, numbers)
+            self.search(value, numbers)
             if len(self.found) == before and not (numbers and isinstance(value, _CHEAP)):
                 self.barren[id(value)] = value
 
-    def look_into(self, value: Any, numbers: bool) -> None:
+    def search(self, value: Any, numbers: bool) -> None:
         if traversable(value):
             self.found.append(value)
         elif isinstance(value, (list, tuple, dict)):

@@ -2,8 +2,8 @@
 
 Inside, nothing can be evaluated, so a loop's sums cannot be read there. Dr.Jit differentiates such a scope by tracing
 its body again. It postpones derivatives of variables that are older than this second trace until it has left the scope.
-So :func:`outside` inserts an operation between a buffer and its users when the body is traced the first time, and
-returns the same one the second time. The derivative of this operation runs outside.
+So :func:`deferred_buffer` inserts an operation between a buffer and its users when the body is traced the first time,
+and returns the same one the second time. The derivative of this operation runs outside.
 
 Relies on that order, on a custom operation's derivative running once, and on variables keeping their ``index_ad``.
 Checked with Dr.Jit 1.5.0.
@@ -87,7 +87,7 @@ _cache: OrderedDict[tuple[type, int], Deferred] = OrderedDict()
 REMEMBERED = 32
 
 
-def outside(buffer: Any) -> Deferred:
+def deferred_buffer(buffer: Any) -> Deferred:
     """The :class:`Deferred` of ``buffer``; the first call makes it."""
     key = (type(buffer), buffer.index_ad)
     if key not in _cache:

@@ -6,7 +6,7 @@ from typing import Any
 
 import drjit as dr
 
-from ..jit.deferred import outside
+from ..jit.deferred import deferred_buffer
 from ..jit.kinds import nested_type
 from ..jit.scopes import inside_call, symbolic
 from .segment_sum import sum_rows
@@ -49,7 +49,7 @@ def lookup(data: Any, index: Any, active: Any, leaf: type, ordered: bool) -> lis
         return [leaf(v) for v in dr.custom(_NoHalfSums, rows)]
     _ = flat * 1  # as for networks: without this, Dr.Jit would not record that the scope depends on the table
     settings = _Settings(data.shape, leaf, False, flat)
-    return dr.custom(_ScopeLookupOp, settings, flat, index, active, outside(flat).buffer)
+    return dr.custom(_ScopeLookupOp, settings, flat, index, active, deferred_buffer(flat).buffer)
 
 
 def _read(flat: Any, width: int, index: Any, active: Any, leaf: type) -> list:
@@ -101,7 +101,7 @@ class _ScopeLookupOp(_LookupOp):
     """
 
     def backward(self) -> None:
-        deferred = outside(self.settings.origin)
+        deferred = deferred_buffer(self.settings.origin)
         if not deferred.waits():
             _refuse()
         sums = deferred.once("lookup", lambda: _ScopeSums(self.settings.origin))

@@ -25,7 +25,7 @@ other parts of a run
 :mod:`.metric`          its metric, and how long to wait for a better one
 :mod:`.state`           checkpoints from which it can be resumed
 :mod:`.divergence`      detects that training has diverged
-:mod:`.outside`         detects samples outside of the box of the encoding
+:mod:`.box_check`       detects samples outside of the box of the encoding
 :mod:`.memory`          its memory, counted before it starts
 :mod:`.progress`        progress bars
 :mod:`.trees`           arrays in PyTrees

@@ -31,7 +31,7 @@ from ..jit.reads import reads
 from ..jit.scopes import check_outside, only_traced
 from ..nn.parameters import parameters
 from ..random.key import Key
-from . import outside
+from . import box_check
 from .average import EMA, check_averaged
 from .losses import check_densities, components, loss_function, outputs_for
 from .recording import CURE
@@ -122,7 +122,7 @@ def check_losses(step: Step, key: Key) -> tuple[int, Any, str]:
     ensure(dr.width(losses), f"fit: {name} returned no losses; the loss of each sample is needed.")
     ensure(not is_literal(losses), f"fit: {name} returned a constant; a loss that depends on the field is needed.")
     with dr.suspend_grad():
-        return dr.width(losses), drawn, outside.message(step.field, notes)
+        return dr.width(losses), drawn, box_check.message(step.field, notes)
 
 
 def _recordable(name: str, code: Callable[[], T]) -> T:

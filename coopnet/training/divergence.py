@@ -27,12 +27,12 @@ class DivergenceMonitor(Hook):
         self.run, self.result = run, run.result
         self.first = run.result.steps
         self.skipped_before = run.step.skipped()
-        self.looked = -1
+        self.checked = -1
         self.bad_losses = 0  # consecutive ones, up to now
         self.found, self.bad_step = "", 0  # the arrays that were not finite, in words, and the first such step
         self._keep()
 
-    def look(self, run: Any, losses: list[float], at_end: bool) -> None:
+    def on_losses(self, run: Any, losses: list[float], at_end: bool) -> None:
         if self.diverged(losses, at_end):
             run.result.stopped = "diverged"
 
@@ -67,9 +67,9 @@ class DivergenceMonitor(Hook):
         Parameters, optimizer and average are checked unless they are known to be ``finite``.
         """
         steps = self.result.steps
-        if self.found or (self.looked == steps and not losses):
+        if self.found or (self.checked == steps and not losses):
             return bool(self.found)
-        self.looked = steps
+        self.checked = steps
         ok = [math.isfinite(v) for v in losses]
         tail = ok[::-1].index(True) if any(ok) else len(ok)
         self.bad_losses = tail if any(ok) else self.bad_losses + tail
@@ -138,7 +138,7 @@ class DivergenceMonitor(Hook):
 
     def skipped_message(self) -> str:
         """The warning if more than half of the steps were skipped, otherwise nothing."""
-        skipped, steps = self.result.skipped - self.skipped_before, self.looked - self.first
+        skipped, steps = self.result.skipped - self.skipped_before, self.checked - self.first
         if 2 * skipped <= steps:
             return ""
         advice = "a smaller loss, bounded outputs, single precision (on LLVM)"

@@ -31,7 +31,7 @@ class Hook:
     def after_step(self, run: Any) -> None:
         """After a step, or several in one call."""
 
-    def look(self, run: Any, losses: list[float], at_end: bool) -> None:
+    def on_losses(self, run: Any, losses: list[float], at_end: bool) -> None:
         """After ``losses``, all since the previous call, were copied to the host; ``at_end`` in the last call."""
 
     def leave(self, run: Any) -> None:

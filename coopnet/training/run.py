@@ -86,7 +86,7 @@ class Run:
             self.replicas.exchange(f"the end after {self.result.steps} steps")
             return False
         due = any(hook.due() for hook in self.hooks)
-        interrupted, self.due = self.replicas.look(self.result.steps, bool(self.interrupts), due)
+        interrupted, self.due = self.replicas.exchange_flags(self.result.steps, bool(self.interrupts), due)
         if interrupted:
             raise KeyboardInterrupt
         if self.replicas.alone:  # processes whose threads take turns in different orders would wait forever
@@ -158,7 +158,7 @@ class Run:
         self.taken = 0
         result.skipped = self.step.skipped()
         for hook in self.hooks:
-            hook.look(self, result.losses[first:], at_end or result.steps >= self.steps)
+            hook.on_losses(self, result.losses[first:], at_end or result.steps >= self.steps)
         return result.stopped != "diverged"
 
     def leave(self, turn: bool) -> None:

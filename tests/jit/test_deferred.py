@@ -30,7 +30,7 @@ def test_derivatives_of_older_variables_come_after_the_scope(ns, inside, max_ite
             return x * 2
 
         def backward(self):
-            found = deferred.outside(a)
+            found = deferred.deferred_buffer(a)
             waits.append((symbolic(), found.waits()))
             found.once("sums", Sums)
 
@@ -40,10 +40,10 @@ def test_derivatives_of_older_variables_come_after_the_scope(ns, inside, max_ite
     def body(i, total):
         if inside:
             with dr.isolate_grad():
-                dr.backward(dr.custom(User, ns.Float(i), deferred.outside(a).buffer))
+                dr.backward(dr.custom(User, ns.Float(i), deferred.deferred_buffer(a).buffer))
             return i + 1, total
         _ = a * 1  # Dr.Jit notes at ordinary operations only what a loop depends on
-        return i + 1, total + dr.custom(User, ns.Float(i), deferred.outside(a).buffer)
+        return i + 1, total + dr.custom(User, ns.Float(i), deferred.deferred_buffer(a).buffer)
 
     start = (ns.UInt32(0), dr.zeros(ns.Float, 3))
     total = dr.while_loop(start, lambda i, _: i < 3, body, mode="symbolic", max_iterations=max_iterations)[1]
@@ -60,11 +60,15 @@ def test_buffers_that_are_remembered(ns, monkeypatch):
     monkeypatch.setattr(deferred, "REMEMBERED", 2)
     a, b, c = (ns.Float(v) for v in (1, 2, 3))
     dr.enable_grad(a, b, c)
-    first, second = deferred.outside(a), deferred.outside(b)
-    assert deferred.outside(a) is first and deferred.outside(b) is second and deferred.outside(a) is first
-    deferred.outside(c)
+    first, second = deferred.deferred_buffer(a), deferred.deferred_buffer(b)
+    assert (
+        deferred.deferred_buffer(a) is first
+        and deferred.deferred_buffer(b) is second
+        and deferred.deferred_buffer(a) is first
+    )
+    deferred.deferred_buffer(c)
     assert len(deferred._cache) == 2
-    assert deferred.outside(a) is first and deferred.outside(b) is not second
+    assert deferred.deferred_buffer(a) is first and deferred.deferred_buffer(b) is not second
 
 
 def test_what_waits_is_done_once(ns):
@@ -76,14 +80,14 @@ def test_what_waits_is_done_once(ns):
 
     a = ns.Float(1, 2)
     dr.enable_grad(a)
-    found = deferred.outside(a)
+    found = deferred.deferred_buffer(a)
     one = found.once("one", Sums)
     assert found.once("one", Sums) is one and found.once("two", Sums) is not one
     dr.set_grad(found.buffer, 1)
     dr.enqueue(dr.ADMode.Backward, found.buffer)
     dr.traverse(dr.ADMode.Backward, dr.ADFlag.ClearInterior | dr.ADFlag.ClearEdges)
     np.testing.assert_array_equal(dr.grad(a).numpy(), [10, 14])
-    assert not found.finish and deferred.outside(a) is not found
+    assert not found.finish and deferred.deferred_buffer(a) is not found
 
 
 def test_waiting_is_asked_anew(ns):

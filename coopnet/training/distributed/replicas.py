@@ -36,7 +36,7 @@ class Replicas:
         self.leads = self.group.rank == 0  #: Does this process write files, show progress and warn?
         self.error: Exception | None = None  #: of this process, until it has been exchanged
         self.failed = False  #: Has any process failed?
-        self._pace, self._steps, self._looked = 1, 0, time.monotonic()
+        self._pace, self._steps, self._exchanged = 1, 0, time.monotonic()
 
     # ---- errors -------------------------------------------------------------
 
@@ -135,7 +135,7 @@ class Replicas:
                 raise ValueError(f"fit: processes {owners[gpu]} and {rank} have the same GPU of {gpu[0]}. {hint}.")
             owners[gpu] = rank
 
-    def look(self, step: int, interrupted: bool, due: bool) -> tuple[bool, bool]:
+    def exchange_flags(self, step: int, interrupted: bool, due: bool) -> tuple[bool, bool]:
         """Called before a step: did any process get Ctrl-C, and is a hook due on process 0?
 
         The processes exchange this before the same steps, a few times a second.
@@ -146,9 +146,9 @@ class Replicas:
         if self._steps < self._pace:
             return False, False
         now = time.monotonic()
-        pace = int(self._pace * min(2.0, limits.EXCHANGE_SECONDS / max(now - self._looked, 1e-6)))
+        pace = int(self._pace * min(2.0, limits.EXCHANGE_SECONDS / max(now - self._exchanged, 1e-6)))
         gathered = self.exchange(("step", step), (interrupted, due, max(1, min(pace, limits.EXCHANGE_STEPS))))
-        self._pace, self._steps, self._looked = gathered[0][2], 0, time.monotonic()
+        self._pace, self._steps, self._exchanged = gathered[0][2], 0, time.monotonic()
         return any(stop for stop, _, _ in gathered), gathered[0][1]
 
 
