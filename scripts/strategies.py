@@ -48,13 +48,15 @@ def lines() -> Iterator[str]:
     """All tables in Markdown."""
     written = conditions()
     names = {id(value): name for name, value in vars(strategies).items() if isinstance(value, tuple)}
-    for question, table in strategies.TABLES.items():
-        yield from ("", f"## {question}", "", "| strategy | when | why |", "|---|---|---|")
-        conditions_left = iter(written[names[id(table)]])
-        for strategy, _, why in table:
-            condition = next(conditions_left)
-            error = why.replace("{s.forced}", "...").replace("|", "\\|")
-            yield f"| {strategy} | `{condition}` | {why} |" if strategy else f"| error | `{condition}` | {error} |"
+    for chapter, tables in strategies.CHAPTERS.items():
+        yield from ("", f"## {chapter}")
+        for question, table in tables.items():
+            yield from ("", f"### {question}", "", "| strategy | when | why |", "|---|---|---|")
+            conditions_left = iter(written[names[id(table)]])
+            for strategy, _, why in table:
+                condition = next(conditions_left)
+                error = why.replace("{s.forced}", "...").replace("|", "\\|")
+                yield f"| {strategy} | `{condition}` | {why} |" if strategy else f"| error | `{condition}` | {error} |"
     yield from ("", "## Conditions in words", "", "The functions that these conditions call:", "")
     for name, words in in_words(" ".join(itertools.chain(*written.values()))):
         yield f"- `{name}`: {words}"

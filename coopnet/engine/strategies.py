@@ -518,16 +518,24 @@ SCOPES = (
     Row("one buffer", _always, "dr.backward() is called in the scope, and nothing runs later that could sum banks"),
 )
 
-#: The tables, by the question that each answers.
-TABLES = {
-    "How are weight gradients computed?": GRADIENTS,
-    "How is a network evaluated if its weights need no gradient?": EVALUATION,
-    "What do layers multiply with, forward and back?": OFFERS,
-    "How is the gradient with respect to the input computed, if it will not be differentiated again?": SLOPES,
-    "How are several tangents computed?": TANGENTS,
-    "How is a matrix multiplied by a vector?": MATRICES,
-    "Which library multiplies matrices over samples?": MULTIPLIERS,
-    "Where is a loss with independent samples computed?": LOSSES,
-    "Where is the batch of such a loss computed, if banks are filled?": BATCHES,
-    "Where are gradients summed in a symbolic loop or conditional?": SCOPES,
+#: The tables, by what they decide and the question that each answers.
+CHAPTERS = {
+    "Where vectors live": {
+        "How is a network evaluated if its weights need no gradient?": EVALUATION,
+        "How is the gradient with respect to the input computed, if it will not be differentiated again?": SLOPES,
+        "How are several tangents computed?": TANGENTS,
+    },
+    "Where outer products are added up": {
+        "How are weight gradients computed?": GRADIENTS,
+        "Where are gradients summed in a symbolic loop or conditional?": SCOPES,
+        "Which library multiplies matrices over samples?": MULTIPLIERS,
+        "Where is a loss with independent samples computed?": LOSSES,
+        "Where is the batch of such a loss computed, if banks are filled?": BATCHES,
+    },
+    "How a layer multiplies": {
+        "What do layers multiply with, forward and back?": OFFERS,
+        "How is a matrix multiplied by a vector?": MATRICES,
+    },
 }
+#: The tables by question.
+TABLES = {question: table for chapter in CHAPTERS.values() for question, table in chapter.items()}
