@@ -6,10 +6,10 @@
 ``config_hash`` and ``config_oneblob`` are tiny-cuda-nn's sample configurations of these names, learning an image: that
 of ``--image``, or a made-up one; with ``/stratified``, at ``coopnet.stratified`` points instead of uniform ones, which
 tiny-cuda-nn's sample draws. The others are networks 16 -> w -> w -> w -> 3 on inputs and targets in memory, by
-width, batch, and what they have: ``64/bias``, ``32/dropout``, ``64/2^14``, ``64/2^20+77``, ``128/silu``. Medians of several stretches
-of steps; kernels in a run of their own, as measuring them takes time. Kernel caches are empty at the start; the first
-step of a job finds what jobs before it have compiled, if that is the same. With ``--tcnn``, tiny-cuda-nn's own sample
-does the same job (see ``tcnn.py``).
+width, batch, and what they have: ``64/bias``, ``32/dropout``, ``64/2^14``, ``64/2^20+77``, ``128/silu``. Medians of
+several stretches of steps; kernels in a run of their own, as measuring them takes time. Kernel caches are empty at the
+start; the first step of a job finds what jobs before it have compiled, if that is the same. With ``--tcnn``,
+tiny-cuda-nn's own sample does the same job (see ``tcnn.py``).
 """
 
 from __future__ import annotations
