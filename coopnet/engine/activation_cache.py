@@ -48,9 +48,9 @@ class ActivationCache(Store):
         #: May functions be applied to whole arrays of numbers?
         self.in_place = not s.cuda and plan.vectors == 1
         self.unneeded = {op.origin for op in unneeded}
-        #: Layers of a GPU's network whose outputs are written by the kernel, and these outputs.
+        #: Layers of a GPU's network whose outputs are written by the kernel.
         self.written = {op.origin for op in kept_outputs(ops, unneeded, True)} if s.cuda else set()
-        self._outputs: dict[Op, Bundle] = {}
+        self._outputs: list[Bundle | None] = []  # of all layers, in order: one layer may be there twice
         self.ops = ops
         self._one: Rows | None = None
         self._overflow: Any = None  # NaN for samples with a number that was not finite (stored as 0), 0 for others
@@ -114,10 +114,11 @@ class ActivationCache(Store):
 
     def outputs(self, op: Affine, y: Bundle) -> None:
         """Keep the output of ``op``, if it is among :attr:`written`."""
-        if op.origin in self.written:
-            leaf = y[0].type
-            rows = [Rows(list(v), self.samples, self.together) for v in y]
-            self._outputs[op.origin] = [self.vector(r, leaf, len(v)) for r, v in zip(rows, y, strict=True)]
+        if op.origin not in self.written:
+            self._outputs.append(None)
+            return
+        rows = [Rows(list(v), self.samples, self.together) for v in y]
+        self._outputs.append([self.vector(r, v.type, len(v)) for r, v in zip(rows, y, strict=True)])
 
     def inputs(self, op: Affine, x: Bundle) -> Bundle:
         """Keep the input of ``op``; returns the vectors to continue with."""
@@ -193,7 +194,7 @@ class ActivationCache(Store):
 
     def _numbers(self) -> list:
         """The numbers of all kept vectors."""
-        outputs = itertools.chain.from_iterable(self._outputs.values())
+        outputs = itertools.chain.from_iterable(filter(None, self._outputs))
         return [vector.rows.numbers for vector in itertools.chain(self._kept, outputs)]
 
     def tape(self, plan: Plan, xs: list, key: Key | None) -> Tape:
@@ -201,8 +202,7 @@ class ActivationCache(Store):
         kept = [list(bundle) for bundle in zip(*[iter(self._kept)] * plan.vectors, strict=True)]
         if any(op.bodies for op in self.ops):
             return plan.evaluate(self.ops, xs, key, _Kept(kept))
-        outputs = [self._outputs.get(op.origin) for op in affine(self.ops)]
-        return KeptTape(self.ops, plan.split(xs), kept, outputs, key)
+        return KeptTape(self.ops, plan.split(xs), kept, self._outputs, key)
 
 
 class KeptTape(Tape):
