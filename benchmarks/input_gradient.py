@@ -28,7 +28,7 @@ NETWORKS = (
 WAY = "activations again"
 #: Ways, by the table that is in place of the engine's.
 TABLES = {
-    "next": tuple(row for row in SLOPES if row.way != WAY),
+    "next": tuple(row for row in SLOPES if row.strategy != WAY),
     "again": (Row(WAY, lambda s: not s.stacked, "the benchmark asks for it"), *SLOPES),
 }
 

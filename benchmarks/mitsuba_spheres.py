@@ -216,7 +216,7 @@ def measure(name: str, size: int, spp: int, depth: int, repeat: int) -> dict[str
         dr.sync_thread()
 
     evaluation = importlib.import_module("coopnet.engine.evaluate")  # the package has a function of that name
-    mixed = tuple(row for row in EVALUATION if row.way != "separate blocks")
+    mixed = tuple(row for row in EVALUATION if row.strategy != "separate blocks")
     with unittest.mock.patch.object(evaluation, "EVALUATION", mixed) if options.get("mixed") else nothing():
         times = common.kernel_times(run, repeat, warmup=2)
         dr.flush_malloc_cache()

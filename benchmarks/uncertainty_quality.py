@@ -56,7 +56,7 @@ def main() -> None:
     args.members, args.steps = MEMBERS, None
     if args.quick:
         args.seeds, args.draws, args.members, args.steps = 1, 3, 3, 3
-    warnings.filterwarnings("ignore", ".*has not seen", RuntimeWarning)  # that is what we show
+    warnings.filterwarnings("ignore", ".*unseen regions", RuntimeWarning)  # that is what we show
     path = args.out / f"{NAME}-{args.backend}.json"
     results = json.loads(path.read_text())["results"] if path.exists() else {}
     for name in args.tasks:

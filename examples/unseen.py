@@ -90,7 +90,7 @@ def main() -> None:
     dropped, _ = learn(ns, backend, photo, unseen, steps, dropout=0.1)
     drawn = np.clip(image.render(plain, SIDE, SIDE), 0, 1)
     # the library warns that masks do not tell what a grid has not seen: that is what we show
-    warnings.filterwarnings("ignore", ".*has not seen", RuntimeWarning)
+    warnings.filterwarnings("ignore", ".*unseen regions", RuntimeWarning)
     _, masks = image.render_mc(dropped, SIDE, SIDE, samples=MASKS, seed=1)
     posterior = cn.laplace(plain, batch, steps=8)
     p = image.pixels(dr.arange(ns.UInt32, SIDE * SIDE), SIDE, SIDE)

@@ -53,22 +53,23 @@ def in_pairs(grid: Any) -> bool:
     return cubes and even and small and adds_packets(grid.dtype)
 
 
-def copies(sizes: Sequence[int], terms: int, entry_bytes: int, memory: int = MEMORY) -> list[int]:
+def copies(
+    sizes: Sequence[int], terms: int, entry_bytes: int, each: int = TERMS, most: int = MOST, memory: int = MEMORY
+) -> list[int]:
     """The number of copies of each level, a power of two.
 
-    It is the largest, up to :data:`MOST`, for which each entry has at least :data:`TERMS` terms on average. If the
-    copies do not fit into ``memory``, this average is doubled until they do, so that levels with the most terms per
-    entry keep theirs longest.
+    It is the largest, up to ``most``, for which each entry has at least ``each`` terms on average. If the copies do not
+    fit into ``memory``, ``each`` is doubled until they do, so that levels with the most terms per entry keep theirs
+    longest.
 
     Args:
         sizes: entries of each level.
         terms: number of terms that are added to each level.
         entry_bytes: bytes of an entry.
-        memory: bytes of all copies together.
+        each, most, memory: see :data:`TERMS`, :data:`MOST`, :data:`MEMORY`.
     """
-    each = TERMS
     while True:
-        counts = [1 << (min(max(terms // (size * each), 1), MOST).bit_length() - 1) for size in sizes]
+        counts = [1 << (min(max(terms // (size * each), 1), most).bit_length() - 1) for size in sizes]
         if sum(n * size * entry_bytes for n, size in zip(counts, sizes, strict=True) if n > 1) <= memory:
             return counts
         each *= 2

@@ -72,7 +72,7 @@ plain, dropped = members[0], learn(0, dropout=0.1)
 posterior, together = cn.laplace(plain, batch, steps=8), cn.ensemble(members)
 
 # The library warns once that masks do not reveal what a grid has not seen, which is what this page shows.
-warnings.filterwarnings("ignore", ".*has not seen", RuntimeWarning)
+warnings.filterwarnings("ignore", ".*unseen regions", RuntimeWarning)
 _, masks = image.render_mc(dropped, SIDE, SIDE, samples=32, seed=1)
 
 p = image.pixels(dr.arange(UInt32, SIDE * SIDE), SIDE, SIDE)

@@ -61,7 +61,7 @@ def test_draws_are_those_of_the_field(tmp_path, kind):
     assert written.source.stat().st_size > 0
 
 
-@pytest.mark.filterwarnings("ignore:mc_dropout. dropout does not tell")
+@pytest.mark.filterwarnings("ignore:mc_dropout. dropout cannot reveal")
 @pytest.mark.parametrize("kind", KINDS)
 def test_pages_show_how_sure_the_field_is(tmp_path, kind):
     view = cn.interop.export.View(show="deviation", masks=6)

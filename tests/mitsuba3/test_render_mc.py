@@ -197,7 +197,7 @@ def test_a_dropout_is_needed(backend):
         cn.mitsuba.render_mc(scene, 2, cn.Key(0))
 
 
-@pytest.mark.filterwarnings("ignore:render_mc. dropout does not tell")
+@pytest.mark.filterwarnings("ignore:render_mc. dropout cannot reveal")
 @pytest.mark.parametrize("kind", ["laplace", "displaced", "ensemble", "posthoc", "concrete", "levels"])
 def test_whatever_draws(backend, kind):
     """Posteriors, ensembles, dropout put in later or with a rate of its own, and levels of a grid, in a texture."""

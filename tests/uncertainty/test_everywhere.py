@@ -80,7 +80,7 @@ def test_along_rays(backend, ns, kind):
         np.testing.assert_allclose(found[mode][1], found["loop"][1], atol=10 * tolerance * scale)
 
 
-@pytest.mark.filterwarnings("ignore:mc_dropout. dropout does not tell")
+@pytest.mark.filterwarnings("ignore:mc_dropout. dropout cannot reveal")
 @pytest.mark.parametrize("kind", KINDS)
 def test_over_passes(backend, ns, kind):
     """Frozen, the moments of evaluations one by one."""
