@@ -187,11 +187,9 @@ def test_photo_dropout(backend, tmp_path):
         assert dropout["area by dropout"][0] > 0
 
 
-def test_replayed_adjoint(backend, tmp_path):
-    if backend != "llvm":
-        pytest.skip("one backend will do")
+def test_replayed_adjoint(llvm, tmp_path):
     sizes = ["--seeds", 1, 2, "--steps", 4, "--batches", 2, "--log2-samples", 10, "--log2-batch", 10]
-    run("replayed_adjoint.py", "--backend", backend, *sizes, "--out", tmp_path)
+    run("replayed_adjoint.py", "--backend", "llvm", *sizes, "--out", tmp_path)
     results = json.loads((tmp_path / "replayed-adjoint-llvm.json").read_text())["results"]
     assert [row["seed"] for row in results["replay"]["each"]] == [1, 2]
     for when in ("before", "after"):

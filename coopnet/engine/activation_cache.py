@@ -34,12 +34,14 @@ class ActivationCache(Store):
         samples, size: number of samples, and the bytes that the cache takes.
         together: how many vectors are in a row.
         unneeded: layers whose outputs are not needed in the backward pass.
+        outputs: layers whose outputs are kept.
     """
 
     _all: weakref.WeakSet[ActivationCache] = weakref.WeakSet()
 
     def __init__(
-        self, plan: Plan, ops: Sequence[Op], samples: int, size: int, unneeded: Sequence[Affine], together: int
+        self, plan: Plan, ops: Sequence[Op], samples: int, size: int, unneeded: Sequence[Affine],
+        outputs: Sequence[Affine], together: int,
     ):  # fmt: skip
         self.samples, self.size, self.together = samples, size, together
         s = plan.situation
@@ -49,7 +51,7 @@ class ActivationCache(Store):
         self.in_place = not s.cuda and plan.vectors == 1
         self.unneeded = {op.origin for op in unneeded}
         #: Layers of a GPU's network whose outputs are written by the kernel.
-        self.written = {op.origin for op in kept_outputs(ops, unneeded, True)} if s.cuda else set()
+        self.written = {op.origin for op in outputs} if s.cuda else set()
         self._outputs: list[Bundle | None] = []  # of all layers, in order: one layer may be there twice
         self.ops = ops
         self._one: Rows | None = None
@@ -65,33 +67,30 @@ class ActivationCache(Store):
 
         ``brief`` caches live for one chunk; the bytes of other caches do not count for them.
         """
-        unneeded = unneeded_outputs(ops, type(xs[0]), key, plan.vectors)
-        size = cls._size(plan, ops, xs, unneeded, brief)
-        samples = max(map(dr.width, xs))
-        if size is None:
-            return None
-        return cls(plan, ops, samples, size, unneeded, vectors_together(plan.situation, not brief))
+        needed = cls._needed(plan, ops, xs, key, brief)
+        return None if needed is None else cls(plan, ops, *needed, vectors_together(plan.situation, not brief))
 
     @classmethod
     def fits(cls, plan: Plan, xs: Sequence[Any], key: Key | None) -> bool:
         """Does :meth:`make` make a cache for the network of ``plan``?"""
-        unneeded = unneeded_outputs(plan.ops, type(xs[0]), key, plan.vectors)
-        return bool(plan.situation.network.layers) and cls._size(plan, plan.ops, xs, unneeded, False) is not None
+        return bool(plan.situation.network.layers) and cls._needed(plan, plan.ops, xs, key, False) is not None
 
     @classmethod
-    def _size(
-        cls, plan: Plan, ops: Sequence[Op], xs: Sequence[Any], unneeded: Sequence[Affine], brief: bool
-    ) -> int | None:  # fmt: skip
-        """Bytes of a cache, or ``None`` if it would take too much memory or there is one sample only."""
+    def _needed(
+        cls, plan: Plan, ops: Sequence[Op], xs: Sequence[Any], key: Key | None, brief: bool
+    ) -> tuple[int, int, list[Affine], list[Affine]] | None:  # fmt: skip
+        """Samples, bytes, and layers as for the class; ``None`` if the cache does not fit, or for one sample only."""
         samples, itemsize = max(map(dr.width, xs)), dr.itemsize_v(spilled(type(xs[0])))
         if samples == 1:  # the key may have many lanes: dropout then makes one vector into many
             return None
-        outputs = kept_outputs(ops, unneeded, plan.situation.cuda)
+        unneeded = unneeded_outputs(ops, type(xs[0]), key, plan.vectors)
+        outputs = kept_outputs(ops, unneeded, plan.situation)
         numbers = sum(inputs(op, itemsize) for op in affine(ops))
         numbers += sum(columns(op.weights.shape[0], itemsize) for op in outputs)
         size = samples * plan.vectors * itemsize * numbers
         whole = chunk_size(ops, samples, itemsize, plan.vectors) == samples
-        return size if whole and (brief or size + cls.occupied() <= kept_bytes(ops)) else None
+        fits = whole and (brief or size + cls.occupied() <= kept_bytes(ops))
+        return (samples, size, unneeded, outputs) if fits else None
 
     @classmethod
     def occupied(cls) -> int:
@@ -200,7 +199,7 @@ class ActivationCache(Store):
     def tape(self, plan: Plan, xs: list, key: Key | None) -> Tape:
         """The tape of the network, from the kept vectors."""
         kept = [list(bundle) for bundle in zip(*[iter(self._kept)] * plan.vectors, strict=True)]
-        if any(op.bodies for op in self.ops):
+        if plan.situation.network.branches:
             return plan.evaluate(self.ops, xs, key, _Kept(kept))
         return KeptTape(self.ops, plan.split(xs), kept, self._outputs, key)
 

@@ -65,7 +65,7 @@ def explain(
     memory, chunks, banks = 0, 1, 1
     if path in ("spill", "store") and s.network.layers:
         chunk = chunk_size(ops, samples, itemsize)
-        outputs = outputs_per_sample(ops, itemsize, s.cuda) if path == "store" else 0
+        outputs = outputs_per_sample(ops, itemsize, s) if path == "store" else 0
         sample = bytes_per_sample(ops, itemsize) + outputs
         chunks, memory = -(-samples // chunk), chunk * sample
     elif path == "lane sums":

@@ -17,6 +17,7 @@ from .chunks import even_size
 from .multipliers import described
 from .ops import Op, affine, matrices
 from .row_vectors import columns
+from .situation import Situation
 from .strategies import keeps_output, strategy_of
 
 
@@ -30,9 +31,9 @@ def bytes_per_sample(ops: Sequence[Op], itemsize: int) -> int:
     return itemsize * sum(inputs(op, itemsize) + columns(op.weights.shape[0], itemsize) for op in affine(ops))
 
 
-def outputs_per_sample(ops: Sequence[Op], itemsize: int, on_gpu: bool) -> int:
+def outputs_per_sample(ops: Sequence[Op], itemsize: int, s: Situation) -> int:
     """Bytes of one sample's layer outputs that are kept for the backward pass, in training without dropout."""
-    kept = kept_outputs(ops, unneeded_outputs(ops, None, None, 1), on_gpu)
+    kept = kept_outputs(ops, unneeded_outputs(ops, None, None, 1), s)
     return itemsize * sum(columns(op.weights.shape[0], itemsize) for op in kept)
 
 
@@ -47,21 +48,22 @@ def chunk_size(ops: Sequence[Op], samples: int, itemsize: int, vectors: int = 1)
     return even_size(samples, kept_bytes(ops) // (vectors * bytes_per_sample(ops, itemsize)))
 
 
-def kept_outputs(ops: Sequence[Op], unneeded: Sequence[Affine], on_gpu: bool) -> list[Affine]:
+def kept_outputs(ops: Sequence[Op], unneeded: Sequence[Affine], s: Situation) -> list[Affine]:
     """The layers whose outputs are kept beside the inputs of all layers, without the ``unneeded`` ones.
 
     On a CPU, they are the layers that are multiplied between kernels. On a GPU, they are those with long outputs, if
     there are no branches.
     """
-    if on_gpu:
-        if any(op.bodies for op in ops):
-            return []
+    if not s.cuda:
+        chosen = "between kernels"
+        layers = [op for op in affine(ops) if strategy_of(described(op.weights, False, chosen)) == chosen]
+    elif s.network.branches:
+        layers = []
+    else:
         pairs = itertools.pairwise(ops)
-        layers = [op for op, after in pairs if isinstance(op, Affine) and not after.affine and op not in unneeded]
-        return [op for op in layers if keeps_output(op.weights.shape)]
-    chosen = "between kernels"
-    wide = [op for op in affine(ops) if strategy_of(described(op.weights, False, chosen)) == chosen]
-    return [op for op in wide if op not in unneeded]
+        followed = [op for op, after in pairs if isinstance(op, Affine) and not after.affine]
+        layers = [op for op in followed if keeps_output(op.weights.shape)]
+    return [op for op in layers if op not in unneeded]
 
 
 def unneeded_outputs(ops: Sequence[Op], leaf: Any, key: Key | None, vectors: int) -> list[Affine]:

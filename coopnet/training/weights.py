@@ -17,7 +17,7 @@ import numpy as np
 
 from ..checks import check, check_above, check_flag, check_number, check_type, ensure, is_number, shown
 from ..jit.masks import unmasked
-from ..jit.scopes import check_outside, symbolic
+from ..jit.scopes import symbolic
 from ..nn import Module
 from ..nn.parameters import Parameter, like, listed, parameters, spellings
 
@@ -223,7 +223,6 @@ def spectral_norms(net: Module) -> dict[str, float]:
 
     >>> cn.training.spectral_norms(net)["layers.0.weights"]
     """
-    check_outside("spectral_norms")
     matrices = _chosen("spectral_norms", net, False)
     return {p.name: float(np.linalg.norm(p.numpy("spectral_norms").astype(np.float64), 2)) for p in matrices}
 

@@ -63,7 +63,7 @@ def test_a_turn_lasts(monkeypatch):
     join(thread)
 
 
-@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signals to threads")
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="Windows cannot send a signal to a thread")
 @pytest.mark.usefixtures("ctrl_c_works")
 def test_ctrl_c_while_waiting():
     lock, release = Turns(), threading.Event()

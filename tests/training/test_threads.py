@@ -127,7 +127,7 @@ def test_the_collector_stays_off_until_all_are_done(ns, backend):
     assert len(seen) == 41 and not any(seen) and gc.isenabled()
 
 
-@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signals to threads")
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="Windows cannot send a signal to a thread")
 @pytest.mark.usefixtures("ctrl_c_works")
 @pytest.mark.parametrize("times", [1, 2])
 def test_ctrl_c_while_another_has_the_turn(ns, backend, tmp_path, monkeypatch, times):
