@@ -116,6 +116,27 @@ def test_what_is_known_of_activations():
     assert FUNCTIONS["identity"].array(2) == 2 and FUNCTIONS["identity"].array(2, 3, 1) == 7
 
 
+@pytest.mark.parametrize("half", [False, True], ids=["single", "half"])
+def test_slopes_at_extreme_outputs(ns, half):
+    """They are exactly 0, 1 or the slope of the layer, for the least positive number, too."""
+    least = 2.0**-24 if half else 2.0**-149
+    y = np.array([0, -0.0, least, -least, 1, -1, 65504, -65504, np.inf, -np.inf], np.float64)
+    leaf = ns.Float16 if half else ns.Float
+    x = drnn.CoopVec([leaf(y.astype(np.float16 if half else np.float32)), leaf(1)])
+    one = drnn.CoopVec([leaf(1), leaf(1)])
+
+    def slope(name, *params, at=x):
+        return next(iter(FUNCTIONS[name].slope(one, at, x, *params))).numpy().astype(np.float64)
+
+    np.testing.assert_array_equal(slope("relu"), y > 0)
+    for a in (0.0, 0.01, 0.3, 2.0, -0.5):
+        small = a if not half else float(np.float16(a))
+        expected = np.where(y > 0, 1, small).astype(np.float32 if not half else np.float64)
+        np.testing.assert_array_equal(slope("leaky_relu", a), expected)
+    dropped = next(iter(FUNCTIONS["relu"].dropped_slope(one, x, leaf(1.25)))).numpy()
+    np.testing.assert_array_equal(dropped, np.where(y > 0, 1.25, 0))
+
+
 def test_dropout_is_differentiated_with_the_activation_before():
     relu, tanh, mask = (
         elementwise.Nonlinearity(cn.ReLU()),
