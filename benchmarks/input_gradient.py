@@ -20,7 +20,7 @@ import coopnet as cn  # isort: skip
 import drjit as dr
 
 from coopnet.engine import limits
-from coopnet.engine.strategies import SLOPES, Row
+from coopnet.engine.strategies import INPUT_GRADIENTS, Row
 
 NETWORKS = (
     "relu,64,3,0", "softplus,64,3,0", "relu,96,3,0", "relu,128,3,0", "relu,128,5,0", "relu,128,3,0.1", "silu,128,2,0",
@@ -28,8 +28,8 @@ NETWORKS = (
 WAY = "activations again"
 #: Ways, by the table that is in place of the engine's.
 TABLES = {
-    "next": tuple(row for row in SLOPES if row.strategy != WAY),
-    "again": (Row(WAY, lambda s: not s.stacked, "the benchmark asks for it"), *SLOPES),
+    "next": tuple(row for row in INPUT_GRADIENTS if row.strategy != WAY),
+    "again": (Row(WAY, lambda s: not s.stacked, "the benchmark asks for it"), *INPUT_GRADIENTS),
 }
 
 
@@ -67,7 +67,7 @@ def measure(field, p, key) -> dict[str, float]:
     found = {"call": timed(lambda field, p: field(p, key))[0]["kernel_ms"]}
     gradients = []
     for way, table in TABLES.items():
-        with mock.patch.object(importlib.import_module("coopnet.engine.evaluate"), "SLOPES", table):
+        with mock.patch.object(importlib.import_module("coopnet.engine.evaluate"), "INPUT_GRADIENTS", table):
             times, (_, gradient) = timed(lambda field, p: field.value_and_grad(p, key))
         gradients.append(np.array(gradient))
         found[way] = times["kernel_ms"]

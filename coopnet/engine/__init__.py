@@ -16,8 +16,7 @@ how it is run
 :mod:`.modes`                 ``deterministic()``, ``gradient_path()``, contexts of a thread
 :mod:`.stall`                 the warning about sums in half precision
 strategies to compute gradients
-:mod:`.network_op`            their base class
-:mod:`.input_op`              with respect to the input alone, on a CPU
+:mod:`.network_op`            with respect to the input alone, on a CPU; the base class of the others
 :mod:`.banks`                 in the kernel, added up in several buffers
 :mod:`.inner_loss`            in the kernel, with the loss between forward and backward pass
 :mod:`.loop_banks`            for ``dr.backward`` within a loop

@@ -45,7 +45,7 @@ class ActivationCache(Store):
     ):  # fmt: skip
         self.samples, self.size, self.together = samples, size, together
         s = plan.situation
-        #: Layers with whose inputs a kernel ends, on a GPU.
+        #: Layers before which a GPU's kernel ends: with their inputs.
         self.ending = {op.origin for op in kernels_end(s)}
         #: May functions be applied to whole arrays of numbers?
         self.in_place = not s.cuda and plan.vectors == 1

@@ -18,20 +18,19 @@ from . import external_products
 from .activation_cache import ActivationCache
 from .banks import BankOp
 from .inner_loss import InnerLossOp, loss_of
-from .input_op import InputOp
 from .lane_sums import LaneSumOp
-from .loop_banks import ScopeBankOp, ScopeOp
+from .loop_banks import ScopeOp
 from .multipliers import for_backward, with_multipliers
 from .network_op import NetworkOp, Plan, evaluate_in_kernel
 from .ops import Bundle, Op, Tape, pullback
 from .ops import evaluate as forward
 from .situation import Network, Situation, here
 from .spill import SpillOp
-from .stack import evaluate as evaluate_lanes
+from .stack import evaluate as evaluate_stacked
 from .stack import stacked
 from .stall import warn_stall
-from .store import StoreOp, evaluate_between_kernels, slopes
-from .strategies import EVALUATION, GRADIENTS, LOSSES, SLOPES, TANGENTS, StepLoss, choose, tangents_at_a_time
+from .store import StoreOp, evaluate_between_kernels, input_gradient_from_rows
+from .strategies import EVALUATION, GRADIENTS, INPUT_GRADIENTS, TANGENTS, choose, tangents_at_a_time
 
 
 def evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
@@ -94,7 +93,8 @@ def _differentiable(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
     if key is not None and plan.situation.network.dropout:
         check_samples(key, max(map(dr.width, flat(x))))  # Dr.Jit would hide an error within a custom operation
     loss, operation = loss_of(plan.ops), OPERATIONS[plan.strategy]
-    if loss is not None and choose(LOSSES, StepLoss(plan.strategy))[0] == "inside":
+    if loss is not None and plan.strategy == "banks":
+        # The call that fills banks evaluates the network again. With the loss in it, one evaluation is enough.
         operation, plan.loss, loss.taken = InnerLossOp, loss, True
     return plan.split(dr.custom(operation, plan, plan.buffers, flat(x), key, *operation.more_inputs(plan)))
 
@@ -104,14 +104,14 @@ OPERATIONS: dict[str, type[NetworkOp]] = {
     "lane sums": LaneSumOp,
     "store": StoreOp,
     "banks": BankOp,
-    "loop banks": ScopeBankOp,
+    "loop banks": ScopeOp,
     "loop sums": ScopeOp,
-    "kernel, forward and back": InputOp,
+    "kernel, forward and back": NetworkOp,
 }
 
 #: What evaluates a network, by the name of the strategy in :data:`~.strategies.GRADIENTS` and ``EVALUATION``.
 STRATEGIES: dict[str, Callable[[Plan, Bundle, Key | None], Bundle]] = {
-    "lanes": evaluate_lanes,
+    "stacked fields": evaluate_stacked,
     "between kernels": evaluate_between_kernels,
     "kernel": lambda plan, x, key: evaluate_in_kernel(plan.ops, x, key).y,
     "unrolled": _in_kernel,
@@ -159,7 +159,7 @@ def input_gradient(ops: Sequence[Op], x: Any, key: Key | None) -> tuple[Any, lis
     """The output of ``ops`` and its gradient with respect to the input, which cannot be differentiated in turn.
 
     This is reverse mode: one cotangent instead of a tangent for every coordinate. Returns ``None`` where tangents are
-    faster (:data:`~.strategies.SLOPES`).
+    faster (:data:`~.strategies.INPUT_GRADIENTS`).
 
     Args:
         ops: a network with one output.
@@ -169,18 +169,18 @@ def input_gradient(ops: Sequence[Op], x: Any, key: Key | None) -> tuple[Any, lis
     s = situation_of(ops, [x])._replace(weights=False, inputs=True)
     s = s._replace(memory_left=ActivationCache.fits(Plan(s, "store"), flat([x]), key))
     with unmasked(x.type):
-        strategy, _ = choose(SLOPES, s)
-        return None if strategy == "tangents" else SLOPES_BY[strategy](Plan(s, strategy), x, key)
+        strategy, _ = choose(INPUT_GRADIENTS, s)
+        return None if strategy == "tangents" else INPUT_GRADIENT_BY[strategy](Plan(s, strategy), x, key)
 
 
-def _slopes_in_kernel(plan: Plan, x: Any, key: Key | None) -> tuple[Any, list]:
+def _gradient_in_kernel(plan: Plan, x: Any, key: Key | None) -> tuple[Any, list]:
     tape = evaluate_in_kernel(for_backward(plan.ops, plan.situation, plan.strategy), [x], key)
     dx = pullback(tape, _ones(x, plan.situation), key, True, lambda *_: None)
     assert dx is not None
     return tape.y[0], list(dx[0])
 
 
-def _slopes_again(plan: Plan, x: Any, key: Key | None) -> tuple[Any, list]:
+def _gradient_again(plan: Plan, x: Any, key: Key | None) -> tuple[Any, list]:
     """Reverse mode in one kernel, in which each layer's input is evaluated again, from the network's input."""
     s, x = plan.situation, packed(x)
     ops = for_backward(plan.ops, s, plan.strategy)
@@ -197,11 +197,11 @@ def _slopes_again(plan: Plan, x: Any, key: Key | None) -> tuple[Any, list]:
     return y, list(dx[0])
 
 
-#: What computes an input's gradient, by the name of the strategy in :data:`~.strategies.SLOPES`.
-SLOPES_BY: dict[str, Callable[[Plan, Any, Key | None], tuple[Any, list]]] = {
-    "kernel": _slopes_in_kernel,
-    "activations again": _slopes_again,
-    "store": slopes,
+#: What computes an input's gradient, by the name of the strategy in :data:`~.strategies.INPUT_GRADIENTS`.
+INPUT_GRADIENT_BY: dict[str, Callable[[Plan, Any, Key | None], tuple[Any, list]]] = {
+    "kernel": _gradient_in_kernel,
+    "activations again": _gradient_again,
+    "store": input_gradient_from_rows,
 }
 
 

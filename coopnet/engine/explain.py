@@ -42,7 +42,7 @@ class Explanation:
         how = {
             "spill": f"activations and deltas are written out in {self.chunks} chunk(s), {memory} at a time, and "
             f"multiplied",
-            "lane sums": f"each lane adds up outer products of samples of its own, {memory} in all",
+            "lane sums": f"each lane sums the outer products of its own samples, {memory} in all",
             "store": f"activations are written out in the forward pass, and deltas in the backward pass, in "
             f"{self.chunks} chunk(s), {memory} at a time, and multiplied",
             "banks": f"outer products are added up in the kernel, in {self.banks} bank(s), {memory} in all",

@@ -103,8 +103,8 @@ LAUNCHES_SAMPLES = 1 << 16
 
 #: Up to so many samples, one bank is enough. Beyond, tracing banks outside ``dr.freeze`` costs more than they save.
 ONE_BANK_SAMPLES = 1024
-#: Samples per bank in batches of up to ``BANK_SAMPLES * BANKS_SMALL``. With fewer, fewer threads wait for an address
-#: (benchmarks/whole_jobs.py), and the errors of several banks average out.
+#: Samples per bank in batches of up to ``BANK_SAMPLES * BANKS_SMALL``. With fewer, fewer threads wait for the same
+#: address (benchmarks/whole_jobs.py), and the errors of several banks average out.
 BANK_SAMPLES, BANKS_SMALL = 256, 128
 #: Samples per bank in larger batches, which have enough banks anyway.
 BANK_SAMPLES_LARGE = 4096

@@ -93,7 +93,8 @@ def collecting(banks: LoopBanks) -> Iterator[None]:
 
 
 class ScopeOp(BankOp):
-    """:class:`BankOp` inside a symbolic loop or conditional, with one bank, which is read when the scope is left.
+    """:class:`BankOp` inside a symbolic loop or conditional: with several banks for the strategy "loop banks", with one
+    for "loop sums". They are summed when the scope is left.
 
     ``later`` are the :class:`Deferred` buffers of those ``buffers`` that need gradients. They receive the gradient.
     Tangents come from ``buffers``: in Dr.Jit's forward mode, a loop depends on these only.
@@ -108,11 +109,18 @@ class ScopeOp(BankOp):
         return [later]
 
     def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None, later: list) -> list:  # type: ignore[override]
-        return super().eval(plan, buffers, xs, key)
+        if plan.strategy == "loop sums":
+            return super().eval(plan, buffers, xs, key)
+        self.plan, self.buffers, self.xs, self.key = plan, buffers, xs, key
+        self.ops = rebase(plan.ops, plan.buffers, buffers)
+        # A call has registers of its own and costs little. Inlined in a long loop, above all one that traces rays, the
+        # network's vectors would be spilled by OptiX.
+        return self.called(dr.uint32_array_t(type(xs[0]))(0), [self.ops])
 
     def pull_back(self, dys: list, samples: int) -> tuple[list, list | None]:
         deferred = {i: deferred_buffer(b) for i, b in enumerate(self.plan.buffers) if dr.grad_enabled(b)}
-        waits, context = all(d.waits() for d in deferred.values()), self.context()
+        several = self.plan.strategy == "loop banks"
+        waits, context = all(d.waits() for d in deferred.values()), innermost() if several else None
         collected = not waits and context is not None and context.takes(self.plan.buffers)
         where, _ = choose(SCOPES, GradientScope(waits, collected))
         if where == "one buffer":
@@ -121,7 +129,7 @@ class ScopeOp(BankOp):
             tape = self.plan.evaluate(self.plan.ops, only(live(dys), self.xs), self.key)
             return self.plan.pullback(tape, dys, self.key, lambda op, *seen: op.multiplier.outer(op, *seen)), None
         if where == "end of scope":
-            count = self.count(samples)
+            count = banks_in_scope(samples, self.plan.vectors) if several else 1
             shared: dict[int, Callable] = {i: d.once for i, d in deferred.items()}
         else:
             assert context is not None
@@ -134,28 +142,3 @@ class ScopeOp(BankOp):
             # All uses of the network in the scope share banks. Those of buffers without gradient are not read.
             sets.append(shared[i]((count, apart), make) if i in shared else make())
         return self._fill(sets, count, self.xs, dys, self._key_args(samples)), None
-
-    def context(self) -> LoopBanks | None:
-        """The context that sums gradients taken in the scope itself, if any."""
-        return None
-
-    def count(self, samples: int) -> int:
-        """Number of banks that are summed when the scope is left."""
-        return 1
-
-
-class ScopeBankOp(ScopeOp):
-    """:class:`ScopeOp` with several banks."""
-
-    def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None, later: list) -> list:  # type: ignore[override]
-        self.plan, self.buffers, self.xs, self.key = plan, buffers, xs, key
-        self.ops = rebase(plan.ops, plan.buffers, buffers)
-        # A call has registers of its own and costs little. Inlined in a long loop, above all one that traces rays, the
-        # network's vectors would be spilled by OptiX.
-        return self.called(dr.uint32_array_t(type(xs[0]))(0), [self.ops])
-
-    def context(self) -> LoopBanks | None:
-        return innermost()
-
-    def count(self, samples: int) -> int:
-        return banks_in_scope(samples, self.plan.vectors)

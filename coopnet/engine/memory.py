@@ -1,4 +1,4 @@
-"""Bytes that a batch takes which is differentiated, and how much of it is kept at a time."""
+"""Memory that differentiating a batch takes, and how many samples of it are processed at a time."""
 
 from __future__ import annotations
 

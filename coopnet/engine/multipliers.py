@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import drjit as dr
@@ -162,23 +162,32 @@ def _multiplier(op: Any, forth: Matrix, there: Matrix, strategy: str, back: str)
         return BetweenKernels(op, strategy == "between kernels", back == "between kernels")
     if strategy == "unrolled":
         return Unrolled(_copied(op.weights, True, 0, there.rows, turned=False) if back == "unrolled" else None)
-    copies = _copy(op, forth, strategy), _copy(op, there, back)
+    copies = [COPIES[s](op, m) if s in COPIES else None for s, m in ((strategy, forth), (back, there))]
     return Copies(*copies) if any(copies) else None
 
 
-def _copy(op: Any, matrix: Matrix, strategy: str) -> tuple[list, bool] | None:
-    """Blocks of rows of a copy of ``matrix``, and whether they are stored transposed; ``None``: nothing is copied."""
-    view = op.weights
-    if strategy == "panels":
-        bounds = _bounds(matrix.rows, limits.PANEL_ROWS)
-        return [_copied(view, matrix.transposed, start, stop, turned=True) for start, stop in bounds], True
-    if strategy == "transposed copy in blocks":
-        return _row_blocks(_copied(view, matrix.transposed, 0, matrix.rows, turned=False), matrix), False
-    if strategy == "transposed copy":
-        origins = op.layout.origins
-        entries = dr.gather(type(view.buffer), dr.detach(view.buffer), view.offset + origins, origins != GAP)
-        return [views.changed(op.layout.transposed, buffer=entries)], False
-    return None
+def _panels(op: Any, matrix: Matrix) -> tuple[list, bool]:
+    bounds = _bounds(matrix.rows, limits.PANEL_ROWS)
+    return [_copied(op.weights, matrix.transposed, start, stop, turned=True) for start, stop in bounds], True
+
+
+def _transposed_blocks(op: Any, matrix: Matrix) -> tuple[list, bool]:
+    return _row_blocks(_copied(op.weights, matrix.transposed, 0, matrix.rows, turned=False), matrix), False
+
+
+def _transposed_copy(op: Any, matrix: Matrix) -> tuple[list, bool]:
+    view, origins = op.weights, op.layout.origins
+    entries = dr.gather(type(view.buffer), dr.detach(view.buffer), view.offset + origins, origins != GAP)
+    return [views.changed(op.layout.transposed, buffer=entries)], False
+
+
+#: Blocks of rows of a copy of a matrix, and whether they are stored transposed, by the name of the strategy in
+#: :data:`~.strategies.MATRICES`. Other strategies copy nothing.
+COPIES: dict[str, Callable[[Any, Matrix], tuple[list, bool]]] = {
+    "panels": _panels,
+    "transposed copy in blocks": _transposed_blocks,
+    "transposed copy": _transposed_copy,
+}
 
 
 def described(view: Any, transposed: bool, offer: str = AS_THEY_ARE, turns: bool = False) -> Matrix:

@@ -9,6 +9,7 @@ import drjit as dr
 import drjit.nn as drnn
 
 from ..jit.kinds import flat, packed, split
+from ..jit.lanes import live, only
 from ..jit.literals import is_literal, vector
 from ..jit.masks import present, unmasked
 from ..jit.registers import request_registers
@@ -56,7 +57,10 @@ class Plan:
 
 
 class NetworkOp(dr.CustomOp):
-    """Evaluates a list of ops; subclasses compute the gradients.
+    """Evaluates a list of ops, and differentiates it by the input; subclasses compute gradients of weights.
+
+    The surrounding kernel contains both passes. It goes back with the multipliers of weight gradients, since Dr.Jit's
+    own derivative reads matrices against their order.
 
     Inputs and outputs are lists of arrays because ``dr.custom`` drops the gradient of a ``CoopVec``.
 
@@ -109,9 +113,10 @@ class NetworkOp(dr.CustomOp):
     def pull_back(self, dys: list, samples: int) -> tuple[list, list | None]:
         """The gradients of ``xs``, if wanted, and of ``buffers``, from the cotangents ``dys`` of the outputs.
 
-        Those of ``buffers`` are ``None`` if they are added later.
+        Those of ``buffers`` are ``None`` if they are added later. Without an override, weights get none.
         """
-        raise NotImplementedError
+        # masked lanes have cotangents of 0, but their derivatives may be infinite
+        return only(live(dys), self.plan.pullback(self.taped(), dys, self.key, lambda *_: None)), None
 
     def name(self) -> str:
         return f"coopnet.{type(self).__name__}"

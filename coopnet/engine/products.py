@@ -18,7 +18,7 @@ from . import limits
 from .affine import Affine
 from .row_vectors import SECTOR_VECTORS, Rows
 from .situation import Situation
-from .strategies import MULTIPLIERS, Products, caller_multiplies, choose, short_vectors
+from .strategies import LIBRARIES, Products, caller_multiplies, choose, short_vectors
 
 
 class Product:
@@ -114,8 +114,8 @@ def library(backend: dr.JitBackend) -> bool:
 
 
 def who_multiplies(backend: dr.JitBackend, by_caller: bool = False) -> str:
-    """The name in :data:`~.strategies.MULTIPLIERS`. ``by_caller``: can the caller of a frozen function multiply?"""
-    return choose(MULTIPLIERS, Products(backend, frozen(), by_caller, library(backend)))[0]
+    """The name in :data:`~.strategies.LIBRARIES`. ``by_caller``: can the caller of a frozen function multiply?"""
+    return choose(LIBRARIES, Products(backend, frozen(), by_caller, library(backend)))[0]
 
 
 def vectors_together(s: Situation, whole: bool = True) -> int:
@@ -174,7 +174,7 @@ def _by_blas(pairs: Sequence[tuple[Rows, Rows]]) -> list[Any]:
     return results
 
 
-#: Functions that multiply, by the names in :data:`~.strategies.MULTIPLIERS`.
+#: Functions that multiply, by the names in :data:`~.strategies.LIBRARIES`.
 _BY = {"Dr.Jit": _by_drjit, "cuBLAS": _by_cublas, "BLAS": _by_blas}
 
 

@@ -60,7 +60,7 @@ class StoreOp(SpillOp):
         return cache
 
 
-def slopes(plan: Plan, x: Any, key: Key | None) -> tuple[Any, list]:
+def input_gradient_from_rows(plan: Plan, x: Any, key: Key | None) -> tuple[Any, list]:
     """The single output of a network and its gradient with respect to the input."""
     xs = flat([x])
     cache = ActivationCache.make(plan, for_backward(plan.ops, plan.situation, plan.strategy), xs, key)

@@ -161,7 +161,7 @@ def sums_in_lanes(s: Situation) -> bool:
 
 
 GRADIENTS = (
-    Row("lanes", lambda s: s.stacked, "each lane has the parameters of its own field"),
+    Row("stacked fields", lambda s: s.stacked, "each lane has the parameters of its own field"),
     Row(
         None, lambda s: s.symbolic and s.deterministic,
         "deterministic: the gradient of a network inside a symbolic loop or call accumulates with atomics, in no fixed "
@@ -175,7 +175,7 @@ GRADIENTS = (
     ),
     Row(
         "loop sums", lambda s: s.symbolic,
-        "the same, and on a CPU, selecting one of several banks would take longer than the network",
+        "as above, but with one bank: on a CPU, selecting among several takes longer than the network",
     ),
     Row(
         None, lambda s: s.cuda and not s.network.layouts_known and s.forced in ("spill", "store"),
@@ -183,7 +183,7 @@ GRADIENTS = (
     ),
     Row(
         None, lambda s: s.cuda and not s.network.layouts_known and s.forced == "auto" and s.deterministic,
-        "deterministic: the path 'store' " + _LAYOUT,
+        "deterministic: a fixed order of sums " + _LAYOUT,
     ),
     Row("spill", lambda s: s.forced == "spill", _ASKED),
     Row("store", lambda s: s.forced == "store", _ASKED),
@@ -211,7 +211,7 @@ GRADIENTS = (
     ),
     Row(
         "banks", lambda s: s.frozen or one_bank(s),
-        "the fastest strategy on the GPU whose half-precision sums do not stop growing",
+        "the fastest on the GPU, and short sums in half precision do not saturate",
     ),
     Row(
         "banks", lambda s: not s.network.layouts_known,
@@ -230,12 +230,12 @@ def large(rows: int, columns: int, itemsize: int) -> bool:
 
 
 def worth_copies(s: Situation) -> bool:
-    """Are there enough samples for copies of matrices, in the order in which they are read, to pay?"""
+    """Are there enough samples that copying matrices into the order in which they are read pays?"""
     return not s.cuda and not s.symbolic and s.samples >= limits.COPIES_SAMPLES
 
 
 def worth_panels(s: Situation) -> bool:
-    """Are there enough samples for copies of matrices, and matrices of which a copy is read faster?"""
+    """Does copying matrices pay, and is there one of which a copy is read faster?"""
     return worth_copies(s) and s.lanes < limits.WIDE_LANES and _any_large(s)
 
 
@@ -251,7 +251,7 @@ def worth_going_back(s: Situation) -> bool:
 _COPIES = "for this many samples, it pays to copy matrices in the order in which they are read"
 
 EVALUATION = (
-    Row("lanes", lambda s: s.stacked, "each lane has the parameters of its own field"),
+    Row("stacked fields", lambda s: s.stacked, "each lane has the parameters of its own field"),
     Row(
         "separate blocks", lambda s: s.cuda and s.symbolic and not s.inputs,
         "OptiX would interleave the networks of a loop, conditional or call and keep all their vectors in registers",
@@ -261,7 +261,7 @@ EVALUATION = (
         "kernel, forward and back", worth_going_back,
         "the input's gradient is faster from copies of transposed matrices, unrolled if the function is recorded",
     ),
-    Row("builtin", lambda s: s.inputs, "Dr.Jit differentiates by the input"),
+    Row("builtin", lambda s: s.inputs, "only the input needs a gradient, and Dr.Jit's own derivative is fast enough"),
     Row("unrolled", worth_unrolling, _UNROLLED),
     Row("between kernels", wide, "wide layers are multiplied faster between kernels"),
     Row("copies", worth_panels, _COPIES),
@@ -301,7 +301,7 @@ OFFERS = (
 
 
 def evaluates_again(s: Situation) -> bool:
-    """Does a backward pass pay that evaluates the activations of each layer again when it needs them?
+    """Does it pay to compute the activations of each layer again in the backward pass?
 
     Copies of the matrices have to be evaluated first.
     """
@@ -310,7 +310,7 @@ def evaluates_again(s: Situation) -> bool:
     return worth_launching(s) and few and long_vectors(s) and network.layouts_known
 
 
-SLOPES = (
+INPUT_GRADIENTS = (
     Row("tangents", lambda s: s.stacked, "several fields are in one kernel; their gradients will be differentiated"),
     Row("kernel", worth_unrolling, _UNROLLED),
     Row(
@@ -407,7 +407,7 @@ def transposed_blocks(m: Matrix) -> bool:
 MATRICES = (
     Row(
         "between kernels", lambda m: m.offer == "between kernels" and m.rows >= limits.WIDE_LAYER,
-        "with fewer outputs, the kernel around it is as fast",
+        "it has enough outputs to gain from a product between kernels",
     ),
     Row(
         "transposed copy", lambda m: m.offer == "transposed copies" and m.transposed and m.turns,
@@ -449,7 +449,7 @@ class Products(NamedTuple):
     library: bool
 
 
-MULTIPLIERS = (
+LIBRARIES = (
     Row(
         "caller",
         lambda s: s.by_caller,
@@ -461,25 +461,7 @@ MULTIPLIERS = (
     Row("BLAS", _always, "the fastest on the CPU, in double precision"),
 )
 
-# ---- Where is a loss computed whose samples are independent? ------------------------------------------------------
-
-
-class StepLoss(NamedTuple):
-    """A loss that is, for each sample, a known function of the network's outputs for this sample."""
-
-    #: How weight gradients are computed.
-    strategy: str
-
-
-LOSSES = (
-    Row(
-        "inside", lambda s: s.strategy == "banks",
-        "the call that fills banks evaluates the network, so with the loss in it the network is evaluated once",
-    ),
-    Row("after the network", _always, "other strategies keep what they need from the forward pass"),
-)  # fmt: skip
-
-# ---- Where is the batch of such a loss computed, if banks are filled? -----------------------------------------------
+# ---- Where is the batch of a step computed, if its loss is computed inside the call that fills banks? ---------------
 
 
 class StepBatch(NamedTuple):
@@ -522,15 +504,14 @@ SCOPES = (
 CHAPTERS = {
     "Where vectors live": {
         "How is a network evaluated if its weights need no gradient?": EVALUATION,
-        "How is the gradient with respect to the input computed, if it will not be differentiated again?": SLOPES,
+        "How is the input's gradient computed, if it will not be differentiated again?": INPUT_GRADIENTS,
         "How are several tangents computed?": TANGENTS,
     },
     "Where outer products are added up": {
         "How are weight gradients computed?": GRADIENTS,
         "Where are gradients summed in a symbolic loop or conditional?": SCOPES,
-        "Which library multiplies matrices over samples?": MULTIPLIERS,
-        "Where is a loss with independent samples computed?": LOSSES,
-        "Where is the batch of such a loss computed, if banks are filled?": BATCHES,
+        "Which library multiplies matrices over samples?": LIBRARIES,
+        "Where is the batch computed, if its loss is computed inside the call that fills banks?": BATCHES,
     },
     "How a layer multiplies": {
         "What do layers multiply with, forward and back?": OFFERS,

@@ -1,4 +1,4 @@
-"""Masked lanes: their gradients stay zero, even if they are multiplied by NaN or infinity.
+"""Masked lanes, whose gradients stay zero even if they are multiplied by NaN or infinity, and lanes that fill warps.
 
 Renderers evaluate networks in lanes whose results they discard (rays that missed, paths that ended), often at
 coordinates that are NaN. The gradients of these lanes are zero, but zero times NaN is NaN, and sums over samples spread

@@ -17,7 +17,7 @@ from ..jit.masks import unmasked
 from ..jit.scopes import frozen
 from ..random.philox import philox4x32
 
-#: Word 3 of every counter: a stream that is used neither by dropout nor to draw samples.
+#: Word 3 of every counter: a stream that no dropout uses. (The jitter of rays has the same one.)
 STREAM = 0xFFFFFFFF
 #: Samples per lane in the looping kernel. The lane draws entries once for all of them.
 TILE = 8

@@ -20,10 +20,9 @@ from ..jit.unpacked import Unpacked
 from ..random.draws import decisions
 from ..random.key import Key
 from ..random.law import Law
-from .drawn import ParameterArray
 from .dropout import Dropout
 from .module import Module
-from .parameters import parameters
+from .parameters import ParameterArray, parameters
 from .tangents import linear_jvp
 from .tree import children
 

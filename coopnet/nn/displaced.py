@@ -18,9 +18,10 @@ from ..kernels.grid import FeatureGrid, Level
 from ..random.key import Key
 from .activations import Identity
 from .arguments import arguments, block
-from .drawn import Drawn, ParameterArray
+from .drawn import Drawn
 from .encoding import Encoding
 from .module import Module, contained
+from .parameters import ParameterArray
 
 
 class Displaced(Drawn, Encoding):

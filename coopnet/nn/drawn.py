@@ -21,19 +21,11 @@ from .encoding import Encoding
 from .lattice import Lattice
 from .linear import Linear
 from .module import Module
+from .parameters import ParameterArray
 
 
 class Drawn:
     """Base of layers that draw parameters, given a key."""
-
-
-class ParameterArray:
-    """An array that is a parameter of a layer, but is not packed."""
-
-    DRJIT_STRUCT = {"data": object}
-
-    def __init__(self, data: Any = None):
-        self.data = data
 
 
 class DrawnGrid(Drawn, Encoding):

@@ -11,11 +11,11 @@ import numpy as np
 from ..checks import check_flag, check_in_features, check_number, check_positive, check_unsigned
 from ..checks.sizes import check_entries, check_features
 from ..jit.unpacked import Constant, Unpacked
-from ..kernels.lookup import Table
 from ..kernels.small_matrix import project
 from ..random.philox import generate, round_keys
 from .arguments import fields
 from .encoding import Encoding
+from .parameters import ParameterArray
 
 
 class Fourier(Encoding):
@@ -94,7 +94,7 @@ class Fourier(Encoding):
         check_entries("Fourier", "frequencies", (self.n_frequencies, layer.in_features), 64)
         values = self.scale * normals(self.n_frequencies * layer.in_features, self.seed)
         data = dr.float32_array_t(dr.array_t(dtype))(values.astype(np.float32))
-        layer.frequencies = (Unpacked if self.trained else Constant)(Table(data))
+        layer.frequencies = (Unpacked if self.trained else Constant)(ParameterArray(data))
         return layer, width
 
 

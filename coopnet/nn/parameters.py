@@ -27,6 +27,17 @@ from .tree import walk
 NUMPY_TYPES = {dr.VarType.Float16: np.float16, dr.VarType.Float32: np.float32, dr.VarType.Float64: np.float64}
 
 
+class ParameterArray:
+    """An array that is a parameter of a layer, but is not packed. Its layer uses it for all lanes alike, so fields with
+    one cannot be trained in one kernel by :func:`coopnet.fit_many`.
+    """
+
+    DRJIT_STRUCT = {"data": object}
+
+    def __init__(self, data: Any = None):
+        self.data = data
+
+
 class Parameter(NamedTuple):
     """A matrix, bias or table of a network: the ``attribute`` of ``owner``, a layer or its unpacked array."""
 

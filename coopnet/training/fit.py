@@ -114,7 +114,7 @@ def fit(
         resume: continue from ``checkpoint`` if it exists. Architecture, backend, precision, ``seed`` and the class and
             state of the optimizer must be those of its run; ``steps``, the learning rate and all else, such as the
             optimizer's coefficients, may have changed. If it has taken ``steps``
-            or more already, nothing is trained, and the result is its own.
+            or more already, nothing is trained, and its result is returned.
         metadata: anything JSON can hold, to keep in the checkpoint beside the state (see ``coopnet.save``).
         progress: show a progress bar, or lines of text if tqdm is not installed.
         distributed: train with other processes, each on its share of every batch; all call ``fit`` with the same

@@ -80,8 +80,8 @@ def clip_gradient_values(params: Any, limit: float) -> None:
 
 
 def gradients(where: str, params: Any) -> Iterator[tuple[Any, Any]]:
-    """Pairs of every array of :func:`arrays` and its flat gradient. The gradients are scheduled, to be evaluated
-    together.
+    """Pairs of every array of :func:`parameter_arrays` and its flat gradient. The gradients are scheduled, to be
+    evaluated together.
     """
     pairs = [(value, dr.grad(value).array) for value in parameter_arrays(where, params).values()]
     dr.schedule(pairs)

@@ -21,7 +21,7 @@ from ..jit.unpacked import Unpacked
 from ..kernels import fixed_point
 from ..nn import Identity
 from ..nn.displaced import Displaced
-from ..nn.drawn import ParameterArray
+from ..nn.parameters import ParameterArray
 from .layers import rebuilt
 
 _WHERE = "laplace"

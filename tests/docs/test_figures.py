@@ -186,9 +186,9 @@ def of_programs_and_masks():
     """What README.md says of the program of ten minutes, of runs that were killed, and of replayed masks."""
     drawn, found = results("ten-minutes-llvm"), results("replayed-adjoint-llvm")
     side, count, ms = (drawn[name] for name in ("size", "parameters", "frame_ms"))
-    yield f"a solid with {count:,} parameters and draws {side} x {side} pixels of it in {ms:.0f} ms on two CPU cores"
+    yield f"a signed distance with {count:,} parameters, and draws {side} x {side} pixels of it in {ms:.0f} ms on two"
     runs = sum(row.get("runs", 0) for row in results("kills-llvm")["tally"].values())
-    yield f"So did all {runs} runs that were killed or interrupted"
+    yield f"In a test, {runs} runs were killed or interrupted and then resumed, and all ended with the same bits"
     before, after = (found["replay"]["median"][when]["other masks"]["error"] for when in ("before", "after"))
     yield f"gradient was off by {100 * before:.0f} % at the start and by {100 * after:.0f} % after training"
     same, other = (way["deviation"] for way in found["replay"]["median"]["trained"].values())
@@ -225,7 +225,7 @@ def test_sentences_with_figures():
     frozen = [1 / over_own(128, dropout) for dropout in (0.0, 0.1)]
     expected = {
         "README": [
-            f"takes less time than PyTorch's in {faster} of {len(measured)} sizes, with and without dropout",
+            f"less time than PyTorch's in {faster} of {len(measured)} cases: {len(measured) // 2} sizes, with",
             f"| whole step, tiny-cuda-nn's hash-grid image | {uniform:.2f} (tiny-cuda-nn), {stratified:.2f} with ",
             f"| whole step, its 128-wide OneBlob network | {alike:.2f} (tiny-cuda-nn) | H200 |",
             f"| inference | {1 / inferred[-1]:.2f} to {1 / inferred[0]:.2f} (tiny-cuda-nn) | H200 |",

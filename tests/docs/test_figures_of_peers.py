@@ -45,7 +45,8 @@ def test_what_masks_that_are_drawn_again_are_for():
         assert f"| {label} | {' | '.join(cells)} |" in page("dropout")
     assert all(row[when]["same masks"]["largest"] == 0 for row in replay["each"] for when in ("before", "after"))
     assert (
-        f"Medians over {len(replay['each'])} seeds" in text and f"that after {replay['steps']} steps, the mean" in text
+        f"Medians over {len(replay['each'])} seeds" in text
+        and f"measured after {replay['steps']} steps; the mean" in text
     )
     assert f"| after {replay['steps']} steps |" in page("dropout")
     same, other = (median["trained"][way] for way in names)

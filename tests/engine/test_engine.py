@@ -20,19 +20,18 @@ import coopnet as cn
 from coopnet import reference
 from coopnet.checks import shown_bytes
 from coopnet.engine import FUNCTIONS, Affine, Branching, banks, elementwise, limits, ops
-from coopnet.engine.evaluate import OPERATIONS, SLOPES_BY, STRATEGIES
+from coopnet.engine.evaluate import INPUT_GRADIENT_BY, OPERATIONS, STRATEGIES
 from coopnet.engine.memory import bytes_per_sample, chunk_size
 from coopnet.engine.situation import Situation
 from coopnet.engine.strategies import (
     BATCHES,
     EVALUATION,
     GRADIENTS,
-    LOSSES,
+    INPUT_GRADIENTS,
+    LIBRARIES,
     MATRICES,
-    MULTIPLIERS,
     OFFERS,
     SCOPES,
-    SLOPES,
     TABLES,
     TANGENTS,
     Backward,
@@ -40,7 +39,6 @@ from coopnet.engine.strategies import (
     Matrix,
     Products,
     StepBatch,
-    StepLoss,
     caller_multiplies,
     choose,
     wide,
@@ -584,7 +582,7 @@ FROZEN = {"frozen": True, "caller": True}  # in fit, where a library is at hand
         (LLVM, 1 << 20, 32, {"symbolic": True, "forced": "builtin"}, "builtin"),
         (LLVM, 1, 32, {"symbolic": True, "in_call": True}, "builtin"),
         (CUDA, 1, 32, {"symbolic": True, "in_call": True, "forced": "banks"}, "builtin"),
-        (CUDA, 1, 32, {"stacked": True, "symbolic": True}, "lanes"),
+        (CUDA, 1, 32, {"stacked": True, "symbolic": True}, "stacked fields"),
     ],
 )
 def test_choice(backend, samples, width, options, strategy):
@@ -598,7 +596,7 @@ def test_every_way_has_a_function():
     """And every function is the strategy of a row."""
     rows = {row.strategy for table in (GRADIENTS, EVALUATION) for row in table}
     assert rows - {None} == STRATEGIES.keys()
-    assert {row.strategy for row in SLOPES} - {"tangents"} == SLOPES_BY.keys()
+    assert {row.strategy for row in INPUT_GRADIENTS} - {"tangents"} == INPUT_GRADIENT_BY.keys()
 
 
 @pytest.mark.parametrize("lanes", [1, 4, 8, 16, 32])
@@ -623,11 +621,9 @@ def everything(question, lanes):
         ):
             transposed, plain, turns, offer = options
             yield Matrix(rows, columns, itemsize, lanes, transposed, plain, offer, turns)
-    elif table is MULTIPLIERS:
+    elif table is LIBRARIES:
         for backend, frozen, by_caller, found in itertools.product((CUDA, LLVM), *[flags] * 3):
             yield Products(backend, frozen, by_caller, found)
-    elif table is LOSSES:
-        yield from map(StepLoss, OPERATIONS)
     elif table is BATCHES:
         yield from itertools.starmap(StepBatch, itertools.product(*[flags] * 2))
     elif table is TANGENTS:
@@ -654,7 +650,11 @@ def everything(question, lanes):
                     net, backend, samples, 1, lanes, weights, inputs, symbolic or in_call, in_call, frozen, False,
                     deterministic, forced, caller, 100 * caller, room,
                 )  # fmt: skip
-                yield from [Backward(s, strategy) for strategy in (*OPERATIONS, *SLOPES_BY)] if table is OFFERS else [s]
+                yield from (
+                    [Backward(s, strategy) for strategy in (*OPERATIONS, *INPUT_GRADIENT_BY)]
+                    if table is OFFERS
+                    else [s]
+                )
 
 
 @pytest.mark.parametrize("lanes, width, options, expected", [

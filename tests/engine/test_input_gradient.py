@@ -42,7 +42,7 @@ def ask_for(monkeypatch):
 
     def ask(strategy):
         first = strategies.Row(strategy, lambda s: s.memory_left and not s.stacked, "the test asks for it")
-        monkeypatch.setattr(module("evaluate"), "SLOPES", (first, *strategies.SLOPES))
+        monkeypatch.setattr(module("evaluate"), "INPUT_GRADIENTS", (first, *strategies.INPUT_GRADIENTS))
 
     return ask
 
@@ -167,7 +167,7 @@ def test_one_kernel_in_a_kernel(ns, backend):
 def test_which_way_on_gpus(width, depth, samples, activation, symbolic, expected):
     net = cn.MLP(3, 1, width=width, depth=depth, activation=activation)
     s = Situation(described(net), dr.JitBackend.CUDA, samples, symbolic=symbolic, weights=False)
-    assert strategies.choose(strategies.SLOPES, s)[0] == expected
+    assert strategies.choose(strategies.INPUT_GRADIENTS, s)[0] == expected
 
 
 def test_tangents_in_kernels_of_their_own(ns, backend, set_limits, ask_for, monkeypatch):

@@ -193,4 +193,4 @@ def test_explained(llvm, in_lanes):
     """4 by 4 blocks of matrices of 13 x (5 + 1), 13 x (13 + 1) and 3 x (13 + 1), for each of 48 lanes."""
     found = network().explain(N)
     assert (found.path, found.memory) == ("lane sums", 48 * 4 * 16 * (4 * 2 + 4 * 4 + 1 * 4))
-    assert "each lane adds up outer products of samples of its own, 84.0 KiB in all" in str(found)
+    assert "each lane sums the outer products of its own samples, 84.0 KiB in all" in str(found)

@@ -648,17 +648,24 @@ def test_what_the_engine_refuses_has_a_cure():
         raise StackError("there are 3 lanes")
 
 
+GRID = cn.HashGrid(2, n_levels=2, hashmap_size=2**6)
+
+
 @pytest.mark.parametrize(
-    "layer, why",
+    "encoding, layer, why",
     [
-        (cn.ConcreteDropout(0.2), "parameters of their own in a layer with a learned rate"),
-        (cn.DropLevels(0.2), "the engine does not evaluate DropLevels"),
+        (GRID, cn.ConcreteDropout(0.2), "a layer with a learned rate, frequency or deviation"),
+        (
+            cn.Fourier(4, in_features=2, trained=True),
+            cn.Identity(),
+            "a layer with a learned rate, frequency",
+        ),
+        (GRID, cn.DropLevels(0.2), "the engine does not evaluate DropLevels"),
     ],
 )
-def test_layers_that_cannot_be_trained_together(ns, backend, layer, why):
+def test_layers_that_cannot_be_trained_together(ns, backend, encoding, layer, why):
     def make():
-        grid = cn.HashGrid(2, n_levels=2, hashmap_size=2**6)
-        return cn.NeuralField(grid, cn.Sequential(layer, cn.Linear(-1, 1))).build(backend, seed=1)
+        return cn.NeuralField(encoding, cn.Sequential(layer, cn.Linear(-1, 1))).build(backend, seed=1)
 
     def batch(key, job):
         x = cn.uniform(2, key, ns.Float, 64)

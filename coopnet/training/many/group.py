@@ -23,8 +23,7 @@ from ...jit.masks import unmasked
 from ...jit.optimizers import set_state, values
 from ...kernels.grid import FeatureGrid
 from ...kernels.lookup import Table
-from ...nn.drawn import ParameterArray
-from ...nn.parameters import parameters
+from ...nn.parameters import ParameterArray, parameters
 from ...nn.sequential import segments
 from ...random.key import Key
 from .. import limits
@@ -70,7 +69,9 @@ def lanes_of(samples: int, backend: dr.JitBackend) -> int:
 def _unknown(owner: Any, value: Any) -> str:
     if isinstance(value, dr.nn.MatrixView) or isinstance(owner, (FeatureGrid, Table)):
         return ""
-    return "a layer with a learned rate or deviation" if isinstance(owner, ParameterArray) else type(owner).__name__
+    if isinstance(owner, ParameterArray):
+        return "a layer with a learned rate, frequency or deviation"
+    return type(owner).__name__
 
 
 class GroupStep(JobStep):
