@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import drjit.nn as drnn
-
 from ..jit.literals import is_zero
 from ..jit.unpacked import Constant
 from ..random.key import Key
-from .multipliers import IN_KERNEL, Multiplier
+from .multipliers import IN_KERNEL, Multiplier, padded
 from .ops import Bundle, Op, Record, Store, Visit
 
 
@@ -52,8 +50,7 @@ class Affine(Op):
 
     def fill(self, x: Any) -> Any:
         """``x`` with zeros for the padding columns of ``A``."""
-        missing = self.source.weights.shape[1] - len(x)
-        return drnn.CoopVec([*x, *[x.type(0)] * missing]) if missing else x
+        return padded(x, self.source.weights.shape[1], x.type)
 
     def product(self, x: Any, biased: bool = True) -> Any:
         """``A x``, plus ``b`` if ``biased``. Tangents have no bias."""

@@ -33,7 +33,7 @@ from ..jit.registers import request_registers
 from ..jit.scopes import symbolic
 from . import limits
 from .affine import Affine, Weights, with_bias
-from .chunks import of_words, words
+from .chunks import arguments_of, key_from
 from .network_op import NetworkOp, in_use
 from .ops import Op, Tape, Visit, affine, matrices, rebase
 
@@ -127,7 +127,7 @@ class BankOp(NetworkOp):
         visit = self.adding(sets, k, ops)
 
         def back(xs: list, dys: list, key_args: list) -> list:
-            key = of_words(key_args)
+            key = key_from(key_args)
             # masked lanes are evaluated at 0, since NaN times a gradient of 0 would be NaN
             xs = only(self.live(dys), xs)
             xs = request_registers(xs, matrices(ops), in_use(ops, self.plan.vectors))
@@ -178,14 +178,14 @@ class BankOp(NetworkOp):
         """The outputs of network ``which`` for each sample, in a virtual call; ``networks`` differ in weights only."""
 
         def forth(ops: Sequence[Op]) -> Callable[[list, list], list]:
-            return lambda xs, key_args: self.plan.evaluate(ops, xs, of_words(key_args)).flat()
+            return lambda xs, key_args: self.plan.evaluate(ops, xs, key_from(key_args)).flat()
 
         key_args = self._key_args(max(dr.width(v) for v in self.xs))
         return dr.switch(which, [forth(ops) for ops in networks], self.xs, key_args)
 
     def _key_args(self, samples: int) -> list:
         """The key as arguments of a call. There is no lane number in a call, so each sample's index is passed."""
-        return words(self.key, dr.uint32_array_t(type(self.xs[0])), samples)
+        return arguments_of(self.key, dr.uint32_array_t(type(self.xs[0])), samples)
 
 
 class Banks:

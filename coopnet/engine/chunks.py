@@ -31,9 +31,9 @@ class Chunk:
         """:meth:`part` of each, zero for repeated samples."""
         return [dr.select(self.inside, self.part(v), 0) for v in dys]
 
-    def key(self, words: Sequence[Any]) -> Key | None:
-        """The chunk's part of a key, whose :func:`words` are given."""
-        return of_words([self.part(v) for v in words])
+    def key(self, arguments: Sequence[Any]) -> Key | None:
+        """The chunk's part of a key, whose :func:`arguments_of` are given."""
+        return key_from([self.part(v) for v in arguments])
 
     def put(self, whole: Sequence[Any], parts: Sequence[Any]) -> None:
         """Write ``parts`` of the chunk to their places in the arrays ``whole``."""
@@ -50,7 +50,7 @@ def even_size(samples: int, most: int) -> int:
 
 def chunks(uint32: type, samples: int, size: int, key: Key | None) -> Iterator[tuple[Chunk, Key | None]]:
     """The chunks of a batch, each with its part of the ``key``, whose numbers are evaluated."""
-    parts = words(key, uint32, samples)
+    parts = arguments_of(key, uint32, samples)
     dr.eval(parts)
     for start in range(0, samples, size):
         # an opaque start makes all chunks the same kernel
@@ -58,7 +58,7 @@ def chunks(uint32: type, samples: int, size: int, key: Key | None) -> Iterator[t
         yield chunk, chunk.key(parts)
 
 
-def words(key: Key | None, uint32: type, samples: int) -> list[Any]:
+def arguments_of(key: Key | None, uint32: type, samples: int) -> list[Any]:
     """Seed, index and step of ``key``, to be evaluated for :meth:`Chunk.key`; nothing if there is no key."""
     if key is None:
         return []
@@ -66,6 +66,6 @@ def words(key: Key | None, uint32: type, samples: int) -> list[Any]:
     return [key.seed, key.words(uint32, samples)[0], key.step]
 
 
-def of_words(words: Sequence[Any]) -> Key | None:
-    """The inverse of :func:`words`."""
-    return Key(*words) if words else None
+def key_from(arguments: Sequence[Any]) -> Key | None:
+    """The inverse of :func:`arguments_of`."""
+    return Key(*arguments) if arguments else None

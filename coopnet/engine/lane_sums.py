@@ -23,7 +23,7 @@ from ..jit.lanes import live, only
 from ..random.key import Key
 from . import limits
 from .affine import Affine, with_bias
-from .chunks import Chunk, words
+from .chunks import Chunk, arguments_of
 from .network_op import NetworkOp, Plan
 from .ops import Op, affine
 from .products import write_packed
@@ -47,7 +47,7 @@ class LaneSumOp(NetworkOp):
     def pull_back(self, dys: list, samples: int) -> tuple[list, list | None]:
         leaf: Any = type(dys[0])
         uint32 = dr.uint32_array_t(leaf)
-        key, sample = words(self.key, uint32, samples), batch_sample([*dys, *self.xs], samples)
+        key, sample = arguments_of(self.key, uint32, samples), batch_sample([*dys, *self.xs], samples)
         dr.eval(dys, key, sample)
         dxs = [dr.empty(type(v), samples) for v in self.xs] if self.plan.wants_x else []
         matrices = [_Matrix(op, leaf) for op in affine(self.ops)]

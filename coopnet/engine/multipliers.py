@@ -55,9 +55,7 @@ class Multiplier:
         Missing components of ``dy`` and ``x`` are zeros. Dr.Jit has this operation only as the adjoint of a product
         with the matrix. The value of that is not used.
         """
-        missing = op.weights.shape[0] - len(dy)
-        if missing:
-            dy = drnn.CoopVec([*dy, *[x.type(0)] * missing])
+        dy = padded(dy, op.weights.shape[0], x.type)
         with dr.resume_grad():
             differentiate(op.product(dr.detach(x), biased) * dr.detach(dy))
 
@@ -307,6 +305,12 @@ class BetweenKernels(Multiplier):
     def _matrix(self, leaf: type) -> Any:
         """The matrix as a tensor of ``leaf``: inputs may have a type without derivatives, unlike parameters."""
         return dr.tensor_t(leaf)(leaf(self.entries), (self.rows, self.columns))
+
+
+def padded(vector: Any, count: int, leaf: type) -> Any:
+    """``vector`` with zeros, of type ``leaf``, as further components up to ``count``."""
+    missing = count - len(vector)
+    return drnn.CoopVec([*vector, *[leaf(0)] * missing]) if missing else vector
 
 
 def first(vector: Any, count: int) -> Any:

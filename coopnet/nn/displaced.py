@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from reprlib import recursive_repr
 from typing import Any
 
 import drjit as dr
@@ -17,7 +16,6 @@ from ..kernels.drawn_grid import DrawnFeatureGrid
 from ..kernels.grid import FeatureGrid, Level
 from ..random.key import Key
 from .activations import Identity
-from .arguments import arguments, block
 from .drawn import Drawn
 from .encoding import Encoding
 from .module import Module, contained
@@ -75,14 +73,14 @@ class Displaced(Drawn, Encoding):
         return sorted({*range(len(self.sides)), *inner})
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
-        check_type("Displaced", "key", key, (Key, type(None)), "a coopnet.Key or None")
+        self._check_key(key)
         if key is None:
             return self.encoding(x)
         (displaced,) = self._displaced(kinds.tracked_in_all_lanes(kinds.rows(x, self._check(x))), [], key)
         return self.encoding(contained(displaced, x), key)
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
-        check_type("Displaced", "key", key, (Key, type(None)), "a coopnet.Key or None")
+        self._check_key(key)
         if key is None:
             return self.encoding.jvp(x, tangents)
         self._check(x)
@@ -142,7 +140,3 @@ class Displaced(Drawn, Encoding):
         single = dr.float32_array_t(dr.array_t(dtype))
         layer.deviation = Unpacked(ParameterArray(dr.zeros(single, math.prod((layer.vertices, n)))))
         return layer, width
-
-    @recursive_repr()
-    def __repr__(self) -> str:
-        return block(self, (f"{name}={value!r}" for name, value in arguments(self).items()))

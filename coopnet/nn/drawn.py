@@ -24,8 +24,15 @@ from .module import Module
 from .parameters import ParameterArray
 
 
-class Drawn:
+class Drawn(Module):
     """Base of layers that draw parameters, given a key."""
+
+    @recursive_repr()
+    def __repr__(self) -> str:
+        return block(self, (f"{name}={value!r}" for name, value in arguments(self).items()))
+
+    def _check_key(self, key: Any) -> None:
+        check_type(type(self).__name__, "key", key, (Key, type(None)), "a coopnet.Key or None")
 
 
 class DrawnGrid(Drawn, Encoding):
@@ -63,7 +70,7 @@ class DrawnGrid(Drawn, Encoding):
         return self.grid._in_unit(size)
 
     def _drawn(self, key: Key | None) -> Any:
-        check_type("DrawnGrid", "key", key, (Key, type(None)), "a coopnet.Key or None")
+        self._check_key(key)
         if key is None or self.grid is None or self.deviation.value is None:
             return self.grid
         grid = copy.copy(self.grid)
@@ -78,10 +85,6 @@ class DrawnGrid(Drawn, Encoding):
         data = grid.grid.value.data
         layer.deviation = Unpacked(ParameterArray(dr.zeros(type(data), dr.width(data))))
         return layer, width
-
-    @recursive_repr()
-    def __repr__(self) -> str:
-        return block(self, (f"{name}={value!r}" for name, value in arguments(self).items()))
 
 
 class DrawnLinear(Drawn, Module):
@@ -171,7 +174,3 @@ class DrawnLinear(Drawn, Module):
         n, _, bias = linear.config
         factor = Linear(n, n + bias, bias, "zero") if self.factor is None else self.factor
         return DrawnLinear(linear, factor._alloc(dtype, n, rng)[0], self.scale, self.stream), out
-
-    @recursive_repr()
-    def __repr__(self) -> str:
-        return block(self, (f"{name}={value!r}" for name, value in arguments(self).items()))

@@ -61,10 +61,15 @@ def clip_gradient_norm(params: Any, limit: Any) -> Any:
     elif dr.is_tensor_v(limit) or not (dr.is_jit_v(limit) and dr.is_float_v(limit) and dr.shape(limit) == (1,)):
         raise TypeError(f"clip_gradient_norm: limit is a {type(limit).__name__}; a number or a Float is needed.")
     norm = gradient_norm(params)
-    factor = dr.select(dr.isfinite(norm) & (norm > limit), limit / norm, 1)
+    factor = clip_factor(norm, limit)
     for value, grad in gradients("clip_gradient_norm", params):
         set_gradient(value, _single(grad) * factor)
     return norm
+
+
+def clip_factor(norm: Any, limit: Any) -> Any:
+    """The factor of gradients of this ``norm``. Those with an infinite or NaN entry are not changed."""
+    return dr.select(dr.isfinite(norm) & (norm > limit), limit / norm, 1)
 
 
 def clip_gradient_values(params: Any, limit: float) -> None:

@@ -11,7 +11,7 @@ from drjit.opt import LearningRate
 from ..checks import check, check_above, check_flag, check_number, check_type, is_number
 from ..jit.optimizers import NewOptimizer, opaque_rate
 from ..nn import Module
-from .optimizers import Extended, check_parameters, is_matrix
+from .optimizers import Extended, check_parameters, decay_of, is_matrix
 from .weights import layer_numbers
 
 
@@ -99,5 +99,4 @@ class Novograd(Extended, NewOptimizer):
             scale = dr.select(of_layer, dr.rcp(dr.sqrt(v) + self.epsilon), scale)
             new_second.append(v)
         m = dr.lerp(grad * scale, m, beta_1)
-        lost = value * self.relative_decay + dr.sign(value) * self.absolute_decay
-        return value - opaque_rate(leaf, lr) * (lost + m), (t + 1, m, tuple(new_second))
+        return value - opaque_rate(leaf, lr) * (decay_of(self, value) + m), (t + 1, m, tuple(new_second))

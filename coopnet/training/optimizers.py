@@ -243,8 +243,7 @@ class Adam(Extended, EntryAdam):
         if not (self.relative_decay or self.absolute_decay):
             return None
         leaf = dr.leaf_t(value)
-        lost = value * self.relative_decay + dr.sign(value) * self.absolute_decay
-        return opaque_rate(leaf, lr) * adam_correction(self, leaf, memory) * lost
+        return opaque_rate(leaf, lr) * adam_correction(self, leaf, memory) * decay_of(self, value)
 
 
 class SGD(Extended, dropt.SGD):
@@ -260,6 +259,11 @@ class SGD(Extended, dropt.SGD):
 
     >>> cn.fit(field, batch, 1000, optimizer=cn.training.SGD(1e-1, l2_reg=1e-6))
     """
+
+
+def decay_of(optimizer: Any, value: Any) -> Any:
+    """The decay of a parameter, by a learning rate of 1."""
+    return value * optimizer.relative_decay + dr.sign(value) * optimizer.absolute_decay
 
 
 def is_matrix(name: str) -> bool:

@@ -267,8 +267,12 @@ class Step:
     def clip(self) -> None:
         """Limit the norm of the gradients, which are still scaled."""
         if self.clip_norm is not None:
-            limit = dr.opaque(self.float32, self.clip_norm)
-            clip_gradient_norm(self.optimizer, limit if self.scaler is None else limit * self.scaler.scale_factor)
+            clip_gradient_norm(self.optimizer, self.scaled_limit(self.scaler))
+
+    def scaled_limit(self, scaler: LossScaler | None) -> Any:
+        """The largest norm of the gradients, times the scale factors of ``scaler``."""
+        limit = dr.opaque(self.float32, self.clip_norm)
+        return limit if scaler is None else limit * scaler.scale_factor
 
     def unscale(self) -> dict[str, Any]:
         """The arguments with which the optimizer undoes the scale, or skips the step."""

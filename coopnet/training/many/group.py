@@ -27,7 +27,7 @@ from ...nn.parameters import ParameterArray, parameters
 from ...nn.sequential import segments
 from ...random.key import Key
 from .. import limits
-from ..gradients import set_gradient
+from ..gradients import clip_factor, set_gradient
 from ..optimizers import SGD, Adam
 from ..step import Step
 from ..trees import mapped
@@ -169,12 +169,10 @@ class GroupStep(JobStep):
     def clip(self) -> None:
         if self.clip_norm is None:
             return
-        limit = dr.opaque(self.float32, self.clip_norm)
-        limit = limit if self.scales is None else limit * self.scales.scale_factor
         gradients = {k: self.float32(v.array.grad) for k, v in values(self.optimizer).items()}
         squares = (dr.block_sum(dr.square(v), self._size(v)) for v in gradients.values())
         norm = dr.sqrt(sum(squares, self.float32(0)))
-        factor = dr.select(dr.isfinite(norm) & (norm > limit), limit / norm, 1)
+        factor = clip_factor(norm, self.scaled_limit(self.scales))
         dr.eval(factor)
         self._set_gradients({k: v * self._each(factor, v) for k, v in gradients.items()})
 
