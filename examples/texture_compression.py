@@ -79,7 +79,7 @@ def fit(field: cn.NeuralField, maps: np.ndarray, backend: str, steps: int, batch
         x, y = dr.minimum(dr.floor(u * width), width - 1), dr.minimum(dr.floor(v * height), height - 1)
         return [x, y], dr.gather(ns.ArrayXf, table, ns.UInt32(y) * width + ns.UInt32(x), shape=(channels, batch))
 
-    rate = cn.training.cosine(rates.pop("lr"), steps, warmup=min(20, steps))
+    rate = cn.training.cosine(rates.pop("lr"), steps, warmup=min(20, steps - 1))
     multipliers = {f"encoding.{name}": value for name, value in rates.items()}
     cn.fit(field, draw, steps, lr=rate, multipliers=multipliers, progress=sys.stderr.isatty())
 

@@ -56,7 +56,8 @@ def draw(out: Path, maps: np.ndarray, parts: dict[str, slice], found: dict[str, 
 def _window(maps: np.ndarray) -> tuple[slice, slice]:
     """The crop of most variance: where there is most to see."""
     n = min(CROP, *maps.shape[:2])
-    places = [(y, x) for y in range(0, maps.shape[0] - n + 1, n // 2) for x in range(0, maps.shape[1] - n + 1, n // 2)]
+    step = max(1, n // 2)
+    places = [(y, x) for y in range(0, maps.shape[0] - n + 1, step) for x in range(0, maps.shape[1] - n + 1, step)]
     y, x = max(places, key=lambda p: maps[p[0] : p[0] + n, p[1] : p[1] + n].var(axis=(0, 1)).sum())
     return slice(y, y + n), slice(x, x + n)
 

@@ -285,8 +285,10 @@ def _check(image: Any, fraction: Any, batch: Any, lr: Any, steps: Any, seed: Any
     floating = image.dtype.kind == "f"
     kind = "not finite everywhere" if floating else f"of {image.dtype}"
     # both return NaN if there is any, and neither needs another array of this size
-    finite = floating and np.isfinite(np.min(image)) and np.isfinite(np.max(image))
+    low, high = (np.min(image), np.max(image)) if floating else (0, 0)
+    finite = floating and np.isfinite(low) and np.isfinite(high)
     ensure(finite, f"fit_image: image is {kind}; floating point values in [0, 1] are needed.")
+    ensure(low >= 0 and high <= 1, f"fit_image: image has values from {low:.3g} to {high:.3g}; [0, 1] is needed.")
     batch, steps = (
         check_int("fit_image", name, value, 1, maximum)
         for name, value, maximum in (("batch", batch, 2**24), ("steps", steps, 2**32 - 1))

@@ -151,6 +151,11 @@ def _difference(given: Any, own: Any, name: str) -> str:
         parts = [(given[k], own[k], f"{name}.{k}".removeprefix(".")) for k in own]
     elif alike and isinstance(own, list) and len(given) == len(own):
         parts = [(a, b, f"{name}.{i}") for i, (a, b) in enumerate(zip(given, own, strict=True))]
+    elif alike and isinstance(own, list) and all(isinstance(v, dict) and "type" in v for v in [*given, *own]):
+        # layers: the first one of another type, or the first one that is missing
+        names = [[layer["type"] for layer in layers] + ["missing"] for layers in (given, own)]
+        i = next(i for i, (a, b) in enumerate(itertools.zip_longest(*names)) if a != b)
+        return f"{name}.{i} is {names[0][i]} there, and {names[1][i]} here"
     else:
         return "" if given == own else f"{name or 'the architecture'} is {shown(given)} there, and {shown(own)} here"
     return next(filter(None, itertools.starmap(_difference, parts)), "")

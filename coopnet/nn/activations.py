@@ -209,15 +209,15 @@ ACTIVATIONS: dict[str, type[Activation]] = {
 SYNONYMS = {"swish": "silu"}
 
 
-def activation(value: Any, where: str) -> Activation | None:
+def activation(value: Any, where: str, name: str = "activation") -> Activation | None:
     """The activation layer for ``value``: a name, a layer, or ``None`` (also ``"none"``) for no activation."""
     if value is None or (isinstance(value, str) and value == "none"):
         return None
     if isinstance(value, Activation):
         return value
-    if isinstance(value, str) and (name := SYNONYMS.get(value, value)) in ACTIVATIONS:
-        return ACTIVATIONS[name]()
+    if isinstance(value, str) and SYNONYMS.get(value, value) in ACTIVATIONS:
+        return ACTIVATIONS[SYNONYMS.get(value, value)]()
     if isinstance(value, type) and issubclass(value, Activation):
-        raise ValueError(f"{where}: activation is the class {value.__name__}; pass a layer, {value.__name__}().")
+        raise ValueError(f"{where}: {name} is the class {value.__name__}; pass a layer, {value.__name__}().")
     accepted = f"None, an Activation layer, or one of {sorted([*ACTIVATIONS, *SYNONYMS])}"
-    raise ValueError(f"{where}: activation is {shown(value)}; accepted are {accepted}.")
+    raise ValueError(f"{where}: {name} is {shown(value)}; accepted are {accepted}.")

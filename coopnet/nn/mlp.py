@@ -6,9 +6,11 @@ import copy
 import itertools
 from typing import Any
 
+import drjit as dr
+
 from ..checks import check_choice, check_flag, check_in_features, check_int, ensure
 from ..checks.sizes import check_features, check_layers
-from ..random.law import MaskLaw
+from ..random.law import MaskLaw, check_probability
 from .activations import Sine
 from .activations import activation as as_activation
 from .dropout import Dropout
@@ -60,12 +62,15 @@ class MLP(Sequential):
             dropout_layer is None or dropout_layer.stream is None,
             f"MLP: dropout has the stream {dropout_layer and dropout_layer.stream}, {shared}.",
         )
+        if not isinstance(dropout, (Dropout, dr.ArrayBase)):
+            check_probability(dropout, "MLP", "dropout")
         law = MaskLaw(dropout, where="MLP") if dropout_layer is None else dropout_layer.law
         law.check_entries()
         check_flag("MLP", "bias", bias)
         check_flag("MLP", "zero_last", zero_last)
         check_choice("MLP", "init", init, tuple(INITS))
-        hidden, output = as_activation(activation, "MLP"), as_activation(output_activation, "MLP")
+        hidden = as_activation(activation, "MLP")
+        output = as_activation(output_activation, "MLP", "output_activation")
         each = 1 + (hidden is not None) + law.drops
         check_layers("MLP", "depth", depth, depth * each + 1 + (output is not None))
         gain = 1 / hidden.omega if init == "siren" and isinstance(hidden, Sine) and hidden.omega else 1.0

@@ -317,12 +317,19 @@ class Module(drnn.Module):
     def __hash__(self) -> int:
         return object.__hash__(self)
 
+    def _update_matrices(self, values: Mapping) -> None:
+        """Assign values to the matrices and biases whose names are among ``values``."""
+        for parameter in parameters(self):
+            if parameter.name in values:
+                parameter.write(values[parameter.name], f"{type(self).__name__}.update")
+
     def update(self, other: Any = (), /, **parameters: Any) -> None:  # type: ignore[override]
         """Assign values to the parameters of the same names.
 
         Args:
             other: a mapping, such as an optimizer, which may also hold parameters of other networks; or pairs of name
-                and value.
+                and value. In a mapping, matrices and biases may have their own names, as those of ``cn.to(field,
+                "numpy")``.
             parameters: values by name.
 
         Raises:
@@ -333,9 +340,12 @@ class Module(drnn.Module):
         >>> field.update(opt)
         """
         if isinstance(other, Mapping):
-            for key, slot in self._slots().items():  # looked up once, since new values do not move parameters
+            slots = self._slots()  # looked up once, since new values do not move parameters
+            for key, slot in slots.items():
                 if key in other:
                     self._put(key, *slot, other[key])
+            if any(name not in slots for name in other):
+                self._update_matrices({name: other[name] for name in other if name not in slots})
         else:
             for key, value in _pairs(other, f"{type(self).__name__}.update"):
                 self[key] = value

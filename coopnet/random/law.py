@@ -239,11 +239,11 @@ class GaussianLaw(Law):
         return self.leaf(decision)
 
 
-def check_probability(p: Any, where: str) -> None:
+def check_probability(p: Any, where: str, name: str = "p") -> None:
     """Raise ``TypeError`` or ``ValueError`` unless ``p`` is a number in [0, 1)."""
     if isinstance(p, bool) or not isinstance(p, numbers.Real):
-        raise TypeError(f"{where}: p is {shown_typed(p)}; a number in [0, 1) is needed.")
-    check(0 <= p < 1, where, "p", p, "a drop probability in [0, 1)")  # type: ignore[operator]  # NaN is in no interval
+        raise TypeError(f"{where}: {name} is {shown_typed(p)}; a number in [0, 1) is needed.")
+    check(0 <= p < 1, where, name, p, "a drop probability in [0, 1)")  # type: ignore[operator]  # NaN is in no interval
 
 
 def check_schedule(p: Any, where: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import drjit as dr
+import numpy as np
 
 from ..checks import check, check_int, check_number, ensure, entries, is_int, is_number
 from .arguments import Rays
@@ -85,6 +86,7 @@ class BoxOfCells:
 
 
 def _three(where: str, name: str, value: Any) -> list:
+    value = value.tolist() if isinstance(value, np.ndarray) else value
     components = entries(where, name, value) if isinstance(value, (list, tuple)) else []
     check(len(components) == 3, where, name, value, "one number, or three,")
     return components

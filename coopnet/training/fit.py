@@ -60,9 +60,9 @@ def fit(
     Step :math:`i` evaluates ``field(coordinates, Key(seed, step=i))`` on ``coordinates, targets =
     batch(Key(seed, step=i))``, so the masks and samples of a step depend only on the seed and the number of the step. A
     run that was stopped and resumed equals one that was not, on LLVM to the last bit. The whole step is one
-    function frozen by ``dr.freeze``, traced once or twice. Four steps are traced as one function, with the same
-    results, if a step takes less than a millisecond, at least 2,048 steps are left, and ``lr`` is a number or one of
-    coopnet's schedules.
+    function frozen by ``dr.freeze``, traced once or twice, and again if arrays change their sizes. Four steps are
+    traced as one function, with the same results, if a step takes less than a millisecond, at least 2,048 steps are
+    left, and ``lr`` is a number or one of coopnet's schedules.
 
     Args:
         field: a built :class:`NeuralField`; its parameters are updated.
@@ -70,8 +70,10 @@ def fit(
             random numbers with :func:`coopnet.uniform`. A third entry, if any, is the density that the samples were
             drawn from; the loss gets it as ``pdf``. Arrays that ``batch`` refers to (an image, a table) may be
             variables around it, in lists, dictionaries and attributes of objects, or textures. Make them outside of
-            ``batch``: inside, Dr.Jit 1.5 aborts the process if an array is made from a NumPy array, and Python numbers
-            keep the value that they have while ``batch`` is traced. If there are several processes, each draws the
+            ``batch``: inside, Dr.Jit 1.5 aborts the process if an array is made from a NumPy array. Python numbers in
+            variables and attributes keep the value that they have while ``batch`` is traced. Those in lists and
+            dictionaries are constants of the recording: each change records the step again, which takes longer than a
+            step; use a ``Float``. If there are several processes, each draws the
             whole batch, unless ``coopnet.training.by_index`` decorates ``batch``.
         steps: number of steps in all, including those before a run was resumed.
         optimizer: a ``drjit.opt`` optimizer without parameters; ``Adam`` if ``None``.
@@ -104,7 +106,7 @@ def fit(
             After 2000 steps without overflow the factor doubles at every step, until the next overflow or up to 2^40; a
             number is never increased.
         metric: called as ``metric(field)`` every ``metric_every`` steps and at the end, by process 0 only; returns a
-            float, such as the PSNR on held-out data.
+            float, such as the PSNR on held-out data. Changes of the parameters that it makes are lost.
         higher_is_better: direction of the metric.
         patience: stop after this many evaluations of the metric without improvement, and go back to the best
             parameters. The checkpoint holds the last parameters, so that training can resume; call ``coopnet.save`` for

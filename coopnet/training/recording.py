@@ -11,6 +11,12 @@ CURE = (
     "A step is recorded and then replayed, so batch, loss, objective and penalty cannot read values of arrays, as "
     "x.numpy(), print(x), x[0] and 'if x' do; look at them outside, as in print(batch(coopnet.Key(0)))."
 )
+#: What Dr.Jit says of an array that a virtual function uses and that it has not found; and what is said instead.
+_UNKNOWN_IN_CALL = "state_fn"
+_IN_CALL = (
+    "a virtual function, such as a method of a BSDF written in Python, uses an array or field that is not found there. "
+    "Keep it as an attribute of the object, as in self.field = field"
+)
 #: What Dr.Jit says of an array that it has not found before, on the CPU and on a GPU; and what is said instead.
 _UNKNOWN_TO_DR_JIT = ("was created before recording was started", "but the source pointer")
 _UNKNOWN = (
@@ -33,6 +39,8 @@ def reasons() -> Iterator[None]:
         reason = str(first) if isinstance(first, RuntimeError) else f"{type(first).__name__}: {first}"
         if "while recording" in reason:  # the rest of Dr.Jit's message is a guess
             reason = f"{reason.partition('!')[0]}. {CURE}"
+        elif _UNKNOWN_IN_CALL in reason:
+            reason = _IN_CALL
         elif any(words in reason for words in _UNKNOWN_TO_DR_JIT):
             reason = _UNKNOWN
         raise RuntimeError(f"fit: a step could not be recorded: {reason.rstrip('.')}.") from error

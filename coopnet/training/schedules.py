@@ -20,8 +20,8 @@ def cosine(lr: float, steps: int, warmup: int = 0, final: float = 0.0) -> Callab
     >>> cn.training.cosine(1e-2, 1000)(500)
     0.005
     """
-    for name, value in {"lr": lr, "final": final, "steps": steps, "warmup": warmup}.items():
-        _number("cosine", name, value, 0)
+    for name, value, least in (("lr", lr, 0), ("final", final, 0), ("steps", steps, 1), ("warmup", warmup, 0)):
+        _number("cosine", name, value, least)
     given = f"warmup is {shown(warmup)} of {shown(steps)} steps"
     ensure(warmup < steps, f"cosine: {given}; 0 <= warmup < steps is needed.")
 

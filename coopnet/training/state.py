@@ -121,9 +121,9 @@ class File(Hook):
         try:
             has_training = "training" in metadata
             ensure(has_training, "it holds a field but no state of a training run; load() it and start a new run.")
-            progress = _progress(metadata["training"], _identity(step, self.seed), arrays.get("losses"))
             other = difference(architecture, step.field)
             ensure(not other, f"it holds a field of another architecture: {other}.")
+            progress = _progress(metadata["training"], _identity(step, self.seed), arrays.get("losses"))
             known = "best" not in trees or progress["best"] is not None
             ensure(known, "it holds best parameters, but no best metric.")
             flat = named(trees)
@@ -216,6 +216,10 @@ def _progress(text: Any, identity: dict[str, Any], losses: np.ndarray | None) ->
 def _check_arrays(given: dict[str, np.ndarray], needed: dict[str, Any]) -> None:
     """Raise ``ValueError`` unless a checkpoint has the ``needed`` arrays, and no others but an average."""
     averaged = any(name.startswith("ema/") for name in needed)
+    ensure(
+        not averaged or any(name.startswith("ema/") for name in given),
+        "it has no average of the weights; resume without ema=.",
+    )
     known = {*needed, "losses", *(name for name in given if name.startswith("ema/") and not averaged)}
     for names, what in ((set(needed) - set(given), "lacks"), (set(given) - known, "has the unknown")):
         first = shown(min(names, default=""))

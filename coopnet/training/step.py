@@ -119,8 +119,8 @@ class Step:
         if self.untouched:
             self.untouched = False
             where = "fit: no gradient reaches the parameters of the field; nothing is learned."
-            hint = "The loss must depend on them: in Mitsuba, by mi.render(scene, params=mi.traverse(scene)), traversed"
-            warn(f"{where} {hint} in the objective.")
+            hint = "The loss must depend on them: evaluate this field, without dr.detach or dr.suspend_grad; in Mitsuba"
+            warn(f"{where} {hint}, call mi.render(scene, params=mi.traverse(scene)), traversed in the objective.")
 
     def take(self, seed: Any, number: Any) -> tuple[dict[str, Any], list, ExternalProducts | None]:
         """The traced step. It takes no key, because traversing one in Python costs time.

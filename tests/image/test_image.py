@@ -350,6 +350,8 @@ GOOD = np.zeros((2, 3, 3), np.float32)
         (dict(image=GOOD[..., :2]), r"image is of shape \(2, 3, 2\); an array"),
         (dict(image=GOOD[..., 0]), r"image is of shape \(2, 3\)"),
         (dict(image=GOOD.tolist()), "image is a list"),
+        (dict(image=255 * np.ones_like(GOOD)), r"image has values from 255 to 255; \[0, 1\] is needed"),
+        (dict(image=-np.ones_like(GOOD)), "image has values from -1 to -1"),
         (dict(image=GOOD[:1, :1]), "no pixel or a single one"),
         (dict(image=np.broadcast_to(GOOD[:1, :1], (2**16, 2**16, 3))), r"2\^32 pixels or more"),
     ],

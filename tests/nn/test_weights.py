@@ -93,6 +93,18 @@ def test_set_matrix_changes_nothing_else(backend, name):
     assert all(np.array_equal(v, before[k]) for k, v in values(field).items())
 
 
+def test_update_by_the_names_of_matrices(backend):
+    """As ``coopnet.to(field, "numpy")`` has them; other names of a mapping are those of other networks."""
+    field, other = make_field(backend), make_field(backend)
+    new = {name: np.full_like(value, 0.5) for name, value in values(field).items()}
+    field.update(new | {"elsewhere": np.zeros(3)})
+    assert all(np.array_equal(v, new[k]) for k, v in values(field).items())
+    other.update(cn.to(field, "numpy"))
+    assert all(np.array_equal(v, new[k]) for k, v in values(other).items())
+    with pytest.raises(ValueError, match=r"update: network\.layers\.\d\.weights has shape"):
+        field.update({next(n for n in NAMES if n.endswith("weights")): np.zeros(3)})
+
+
 def test_matrix_of_unpacked_networks(backend, ns):
     tensor = ns.TensorXf16 if backend == "cuda" else ns.TensorXf
     net = cn.Sequential(cn.Linear(1, 4), cn.ReLU(), cn.Linear(-1, 2)).alloc(tensor)

@@ -17,7 +17,7 @@ def points(n, seed=0, low=-1.5, high=1.5):
 
 
 def random_grid(backend, resolution=(5, 6, 7), seed=0, share=0.4):
-    grid = cn.render.OccupancyGrid(resolution, -1, (1, 1.25, 0.75), backend)
+    grid = cn.render.OccupancyGrid(resolution, -1, np.array([1, 1.25, 0.75]), backend)
     values = np.random.default_rng(seed).random(grid.cells)
     grid.set_density(values, 1 - share)
     return grid, values > 1 - share

@@ -391,10 +391,23 @@ def test_a_loss_that_does_not_depend_on_the_field(backend, ns):
     def objective(_, x, key):
         return dr.square(other([x])[0] - 1)
 
-    with pytest.warns(RuntimeWarning, match="no gradient reaches the parameters of the field; nothing is") as told:
+    with pytest.warns(RuntimeWarning, match="no gradient reaches .*evaluate this field, without dr.detach") as told:
         cn.fit(field, lambda key: cn.uniform(1, key, ns.Float, 16)[0], 3, objective=objective, progress=False)
     assert told[0].filename == __file__
     assert (field["network.weights"].numpy() == before).all()
+
+
+def test_suspended_gradients(backend, ns):
+    field = cn.NeuralField(None, cn.MLP(1, 1, width=4, depth=1)).build(backend)
+
+    def batch(key, *job):
+        (x,) = cn.uniform(1, key, ns.Float, 16)
+        return [x], [x]
+
+    with dr.suspend_grad():
+        for train in (lambda: cn.fit(field, batch, 3), lambda: cn.fit_many([field], batch, 3)):
+            with pytest.raises(RuntimeError, match=r"fit(_many)?: gradients are suspended here"):
+                train()
 
 
 @pytest.mark.parametrize("copied", [dr.copy, dr.detach])

@@ -151,6 +151,17 @@ def test_errors_of_the_batch(backend, ns):
     assert "calls.append(key)" in str(caught.getrepr(chain=True))  # where
 
 
+def test_arrays_that_virtual_functions_use():
+    """What Dr.Jit says names an argument of dr.freeze that fit does not have."""
+    first = RuntimeError("record(): validate(): a virtual function call ...; specify them using the state_fn argument")
+    recorded = RuntimeError("record(): error encountered while recording a frozen function (see above).")
+    with (
+        pytest.raises(RuntimeError, match=r"fit: a step could not be recorded: a virtual .*self\.field"),
+        reasons(),
+    ):
+        raise recorded from first
+
+
 def test_other_errors_stay_what_they_are():
     recorded = "record(): error encountered while recording a frozen function (see above)."
     for error, cause in (

@@ -319,7 +319,12 @@ def test_another_run(backend, written):
         (
             "field",
             make_field(backend, "half", dropout=0.2),
-            "another architecture: network.layers",
+            r"another architecture: network.layers.2.p is 0.1 there, and 0.2 here",
+        ),
+        (
+            "field",
+            make_field(backend, "half", dropout=0),
+            r"another architecture: network.layers.2 is coopnet.Dropout there, and coopnet.Linear here",
         ),
     ):
         fresh = _run(backend, 1, numbers=False)

@@ -396,7 +396,7 @@ def test_schedules():
     e = cn.training.exponential(1.0, 0.5, every=10, start=20)
     assert [e(s) for s in (0, 29, 30, 45)] == [1.0, 1.0, 0.5, 0.25]
     for steps, warmup, message in (
-        ("a", 0, "steps is 'a'"), (10, -1, "warmup is -1"), (10, 10, "warmup is 10 of 10"), (0, 0, "warmup is 0 of 0"),
+        ("a", 0, "steps is 'a'"), (10, -1, "warmup is -1"), (10, 10, "warmup is 10 of 10"), (0, 0, "steps is 0"),
         (None, 0, "steps is None"), (10, "1", "warmup is '1'"), (math.inf, 0, "steps is inf"), (True, 0, "steps is T"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=f"cosine: {message}"):

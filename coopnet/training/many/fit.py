@@ -156,7 +156,8 @@ def _check(fields: Any, batch: Any, steps: Any, seed: Any, optimizer: Any, toget
         same = _identity(field) == first
         ensure(same, f"fit_many: fields[{number}] differs from fields[0] in architecture, precision or backend.")
     if together is not None:
-        check_int("fit_many", "together", together, 1, len(fields))
+        needed = f"an int from 1 to {len(fields)}, the number of fields"
+        check_int("fit_many", "together", together, 1, len(fields), needed)
     return steps, seed
 
 
