@@ -31,7 +31,7 @@ other parts of a run
 :mod:`.trees`           arrays in PyTrees
 :mod:`.result`          its result
 errors, signals and threads
-:mod:`.recording`       errors that say why a step could not be recorded
+:mod:`.recording`       errors if a step cannot be recorded, a warning if it often is
 :mod:`.interrupts`      Ctrl-C within a step
 ======================  ====================================================
 """

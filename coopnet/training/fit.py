@@ -20,6 +20,7 @@ from .divergence import DivergenceMonitor
 from .memory import check_memory
 from .metric import Metric
 from .progress import Progress
+from .recording import RecordingMonitor
 from .result import FitResult
 from .run import Run
 from .state import File, check_file
@@ -182,7 +183,7 @@ def fit(
     replicas.check_gpus(dr.backend_v(step.float32))
     unrolled = UnrolledSteps(steps, rate) if group is None else None
     bars = [Progress()] if progress and replicas.leads else []
-    hooks = [measure, file, *bars, DivergenceMonitor()]
+    hooks = [measure, file, *bars, DivergenceMonitor(), RecordingMonitor()]
     run = Run(step, steps, seed, hooks, replicas, unrolled)
     replicas.agree("the start", lambda: facts(run, measure, rate))
     compare_batches(replicas, step, drawn)

@@ -34,6 +34,9 @@ LINES_SECONDS = 5.0
 #: Approximate seconds, and largest number of steps, between two exchanges, in which each process waits for all others.
 EXCHANGE_SECONDS, EXCHANGE_STEPS = 0.25, 256
 
+#: Recordings of a step, in most steps so far, of which a run warns.
+RECORDINGS = 16
+
 # ---- Divergence, loss scale --------------------------------------------------------------------------------------
 
 #: So many consecutive losses that are not finite mean divergence, even if parameters are finite. After fewer, the next

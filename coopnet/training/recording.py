@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+from ..checks.warn import warn
+from . import limits
+from .hooks import Hook
 from .interrupts import caused_by_interrupt
 
 CURE = (
@@ -44,3 +48,19 @@ def reasons() -> Iterator[None]:
         elif any(words in reason for words in _UNKNOWN_TO_DR_JIT):
             reason = _UNKNOWN
         raise RuntimeError(f"fit: a step could not be recorded: {reason.rstrip('.')}.") from error
+
+
+class RecordingMonitor(Hook):
+    """Warns, once, if most steps are recorded again instead of replayed."""
+
+    def __init__(self) -> None:
+        self.steps, self.warned = 0, False
+
+    def after_step(self, run: Any) -> None:
+        self.steps += run.stride
+        count = run.step.recordings()
+        if not self.warned and count >= limits.RECORDINGS and 2 * count > self.steps and run.replicas.leads:
+            self.warned = True
+            what = f"fit: the step was recorded {count} times in {self.steps} steps, which takes longer than the steps"
+            cause = "numbers in lists and dictionaries, and the sizes of arrays, are part of a recording"
+            warn(f"{what}; {cause}. Use a Float for a number that changes.")

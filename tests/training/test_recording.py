@@ -151,6 +151,27 @@ def test_errors_of_the_batch(backend, ns):
     assert "calls.append(key)" in str(caught.getrepr(chain=True))  # where
 
 
+@pytest.mark.filterwarnings("ignore:The frozen function has been recorded")
+def test_numbers_in_a_dictionary_record_the_step_again(backend, ns):
+    """Each change of them. Dr.Jit's own message says nothing of the cause."""
+    weight, x = {"value": 1.0}, ns.Float(np.linspace(0, 1, 8))
+    dr.eval(x)
+
+    def rate(step):
+        weight["value"] = 1 + step / 40
+        return 1e-3
+
+    def batch(key):
+        return [x, x], [x]
+
+    def loss(y, targets):
+        return dr.square(y[0] - targets[0]) * weight["value"]
+
+    with pytest.warns(RuntimeWarning, match="recorded 16 times in 16 steps.*numbers in lists and dictionaries") as told:
+        result = cn.fit(tiny_field(backend), batch, 20, loss=loss, lr=rate, progress=False)
+    assert result.recordings >= 20 and sum("recorded 1" in str(w.message) for w in told) == 1
+
+
 def test_arrays_that_virtual_functions_use():
     """What Dr.Jit says names an argument of dr.freeze that fit does not have."""
     first = RuntimeError("record(): validate(): a virtual function call ...; specify them using the state_fn argument")

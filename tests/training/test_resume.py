@@ -339,6 +339,13 @@ def test_another_run(backend, written):
     assert fresh.result.steps == 30
 
 
+def test_a_run_without_an_average(backend, ns, tmp_path):
+    field, path = make_field(backend), tmp_path / "run.safetensors"
+    cn.fit(field, make_batch(ns), 1, checkpoint=path, progress=False)
+    with pytest.raises(ValueError, match=r"cannot resume .*: it has no average of the weights; resume without ema="):
+        cn.fit(field, make_batch(ns), 2, checkpoint=path, resume=True, ema=cn.training.EMA(field), progress=False)
+
+
 # ---- whole runs ---------------------------------------------------------
 
 
