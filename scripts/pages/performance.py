@@ -34,6 +34,7 @@ SCRIPTS = {
     "networks-haswell": "benchmarks/networks.py",
     "training-steps-haswell": "benchmarks/training_steps.py",
     "whole-jobs-h100": "benchmarks/whole_jobs.py",
+    "whole-jobs-dropout": "benchmarks/whole_jobs.py",
     "whole-jobs-dropout-h100": "benchmarks/whole_jobs.py",
     "side-by-side": "benchmarks/side_by_side.py",
     "statistics": "benchmarks/mask_statistics.py",

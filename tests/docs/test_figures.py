@@ -301,6 +301,10 @@ def test_what_dropout_costs_on_another_gpu():
     fast = f"{took['64/dropout 7 8'] / took['64']:.2f}"
     said = f"dropout 0.1 made steps {narrow} times as long with 32 units and {wide} times with 64, and {fast} times"
     assert f"{said} with 64, `rounds=7` and `bits=8`" in sentences_of("performance/gradients")
+    took = {row["job"]: row["wall_ms"] for row in results("whole-jobs-dropout-cuda")}
+    usual, fast = (f"{took[f'64/{dropout}'] / took['64']:.2f}" for dropout in ("dropout", "dropout 7 8"))
+    said = f"took {usual} times as long with dropout, and {fast} times with `rounds=7` and `bits=8`"
+    assert said in sentences_of("performance/gradients")
 
 
 def test_table_beside_tiny_cuda_nn():
