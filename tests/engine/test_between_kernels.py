@@ -13,6 +13,7 @@ from coopnet.engine import activation_cache, limits, strategies
 from coopnet.engine.activation_cache import ActivationCache
 from coopnet.engine.activations import FUNCTIONS
 from coopnet.engine.multipliers import BetweenKernels
+from coopnet.engine.row_vectors import Rows, RowVector
 from coopnet.engine.situation import Network, Situation
 
 pytestmark = pytest.mark.usefixtures("several_threads")
@@ -404,6 +405,15 @@ def test_slopes_from_outputs_alone(ns, name, slope):
         expected, found = (list(derivative(w, v, y, *params.get(name, ()))) for v in (x, without))
         same += [np.array_equal(a.numpy(), b.numpy()) for a, b in zip(expected, found, strict=True)]
     assert all(same) if function.from_output(*params.get(name, ())) else not all(same)
+
+
+def test_cotangents_of_zero_stay_zero(llvm):
+    """Also if the derivative of a masked lane is infinite."""
+    rows = Rows([llvm.Float([0, 1, 0])], 3)
+    dr.eval(rows.numbers)
+    vector = RowVector(rows, 1, llvm.Float, in_place=True)
+    found = vector.slope(lambda dy: drnn.CoopVec([next(iter(dy)) * dr.inf]))
+    np.testing.assert_array_equal(found.rows.numbers.numpy()[:3], [0, np.inf, 0])
 
 
 def test_what_is_kept(ns, backend):

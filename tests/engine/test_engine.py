@@ -278,6 +278,13 @@ def test_chunks(ns, backend, set_limits, bias, given_index):
         agree(got[1], db, backend)
 
 
+@pytest.mark.parametrize("bias, numbers", [(False, 3 + 2), (True, 3 + 1 + 2)])
+def test_bytes_of_a_sample(llvm, bias, numbers):
+    """A bias is the weight of one more input."""
+    net = cn.Sequential(cn.Linear(3, 2, bias=bias)).alloc(llvm.TensorXf)
+    assert bytes_per_sample(known_ops([net]), 4) == 4 * numbers
+
+
 def test_chunks_fit_the_memory(ns, backend, set_limits):
     set_limits(KEPT_BYTES=2 << 30)
     net, _, _ = network(ns, backend, 16, 3, 128, 3)
@@ -711,7 +718,7 @@ def test_explain(ns, backend, play_lanes, set_limits):
         row = 4 * (16 + 3 * 64 + 3 * 64 + 3)
         chunk = chunk_size([Affine(m) for m in field.network.layers if isinstance(m, cn.Linear)], 2**22, 4)
         assert (big.path, big.banks, big.memory) == ("spill", 1, chunk * row)
-        assert big.chunks == -(-(2**22) // chunk) > 1
+        assert big.chunks == -(-(2**22) // chunk) > 1 and type(big.chunks) is int
         assert f"in {big.chunks} chunk(s), {big.memory / 2**30:.1f} GiB at a time" in str(big)
         assert (small.chunks, small.memory) == (1, 100 * row) and f"{100 * row / 1024:.1f} KiB" in str(small)
     for found in (big, small):
