@@ -11,6 +11,9 @@ from support.machines import ROOT
 
 import coopnet as cn
 
+# what the page on dropout says of its program, tests/docs/test_pages.py shows faster
+pytestmark = pytest.mark.slow
+
 N = 1000
 
 
@@ -38,7 +41,6 @@ def test_two_passes_have_the_gradient_of_one(example, backend, ns):
     assert np.abs(same - right).max() <= tolerance < np.abs(other - right).max()
 
 
-@pytest.mark.slow
 def test_the_figure_is_drawn(example, backend, tmp_path):
     pytest.importorskip("matplotlib")
     fields = {way: example["train"](backend, 1, same, 3) for way, same in example["WAYS"].items()}
