@@ -85,7 +85,7 @@ def multiply(x: Any, law: Any, key: Key, given: Expansion | None) -> Any:
         return x * e
     # the sum with so large a number is rounded to an integer
     large = law.leaf(1.5 * 2 ** (10 if dr.is_half_v(law.leaf) else 23))
-    # That differs from e by 2^-9 at least. OptiX takes much longer for dr.step than for a product and two bounds.
+    # The integer differs from e by 2^-9 at least. For dr.step, OptiX takes much longer than for these operations.
     kept = dr.maximum(dr.minimum((e + large - large - e) * 2.0**9, 1), 0)
     return x * (kept * law.kept)
 
