@@ -16,7 +16,7 @@ CURE = (
     "x.numpy(), print(x), x[0] and 'if x' do; look at them outside, as in print(batch(coopnet.Key(0)))."
 )
 #: What Dr.Jit says of an array that a virtual function uses and that it has not found; and what is said instead.
-_UNKNOWN_IN_CALL = "state_fn"
+_UNKNOWN_IN_CALL = "virtual function call involving"
 _IN_CALL = (
     "a virtual function, such as a method of a BSDF written in Python, uses an array or field that is not found there. "
     "Keep it as an attribute of the object, as in self.field = field"

@@ -174,7 +174,9 @@ def test_numbers_in_a_dictionary_record_the_step_again(backend, ns):
 
 def test_arrays_that_virtual_functions_use():
     """What Dr.Jit says names an argument of dr.freeze that fit does not have."""
-    first = RuntimeError("record(): validate(): a virtual function call ...; specify them using the state_fn argument")
+    first = RuntimeError(
+        "record(): validate(): The frozen function included a virtual function call involving variable s1."
+    )
     recorded = RuntimeError("record(): error encountered while recording a frozen function (see above).")
     with (
         pytest.raises(RuntimeError, match=r"fit: a step could not be recorded: a virtual .*self\.field"),
