@@ -30,6 +30,7 @@ common.empty_caches()
 
 import drjit as dr  # noqa: E402  # isort: skip
 import coopnet as cn  # noqa: E402
+from coopnet.engine import FUNCTIONS  # noqa: E402
 from coopnet.training.step import Step  # noqa: E402
 
 ADAM = {"otype": "Adam", "learning_rate": 1e-2, "beta1": 0.9, "beta2": 0.99}
@@ -108,8 +109,8 @@ def make(name: str, backend: str, path: Path | None, seed: int = 1) -> tuple[Any
             samples = (1 << int(size[1])) + int(size[2] or 0)
         elif part == "bias":
             options["bias"] = True
-        elif part == "silu":
-            options["activation"] = "silu"
+        elif part in FUNCTIONS:
+            options["activation"] = part
         else:
             fast = {"rounds": 7, "bits": 8} if part == "dropout 7 8" else {}
             options["dropout"] = cn.Dropout(0.1, **fast)

@@ -14,6 +14,7 @@ from typing import Any
 
 import drjit as dr
 import drjit.nn as drnn
+import numpy as np
 
 LOG2E = 1.0 / math.log(2.0)
 LN2 = math.log(2.0)
@@ -21,11 +22,11 @@ LN2 = math.log(2.0)
 
 @dataclass(frozen=True)
 class Function:
-    """One activation: value on arrays, value on a ``CoopVec``, and ``slope(w, x, y, *params)``, ``w`` times f'(x).
+    """One activation: value on arrays, value on a ``CoopVec``, and ``slope(x, y, *params)``, the derivative f'(x).
 
-    ``curvature(w, x, y, *params)`` is ``w`` times f''(x); a function without it is piecewise linear.
+    ``curvature(x, y, *params)`` is f''(x); a function without it is piecewise linear.
 
-    ``dropped_slope(w, y, scale, *params)`` is ``slope`` of the activation followed by dropout, where the dropped-out
+    ``dropped_slope(y, scale, *params)`` is ``slope`` of the activation followed by dropout, where the dropped-out
     output ``y`` alone determines it: a dropped element is 0, and its derivative must be 0, too.
 
     ``from_output(*params)``: ``slope`` and ``curvature`` do not use ``x``.
@@ -62,9 +63,9 @@ def _positive(y: Any) -> Any:
     return dr.maximum(dr.minimum(y * large, bound), 0) * (1 / bound)
 
 
-def _leaky_relu_slope(w: Any, x: Any, y: Any, a: float) -> Any:
+def _leaky_relu_slope(x: Any, y: Any, a: float) -> Any:
     p = _positive(y if a >= 0 else x)
-    return w * dr.fma(1 - p, a, p)  # exactly 1 or a
+    return dr.fma(1 - p, a, p)  # exactly 1 or a
 
 
 def _sigmoid(x: Any) -> Any:
@@ -147,27 +148,27 @@ def _gelu(x: Any) -> Any:
     return x * dr.fma(_gelu_step(x)[0], 0.5, 0.5)
 
 
-def _gelu_slope(w: Any, x: Any, y: Any) -> Any:
+def _gelu_slope(x: Any, y: Any) -> Any:
     t, slope = _gelu_step(x)
     inside = dr.maximum(dr.minimum(x, _GELU_LIMIT), -_GELU_LIMIT)  # an infinite x times 1 - t * t = 0 would be NaN
-    return w * (dr.fma(t, 0.5, 0.5) + (1 - t * t) * slope * inside * 0.5)
+    return dr.fma(t, 0.5, 0.5) + (1 - t * t) * slope * inside * 0.5
 
 
-def _squareplus_curvature(w: Any, x: Any, y: Any, beta: float) -> Any:
+def _squareplus_curvature(x: Any, y: Any, beta: float) -> Any:
     # 2 beta / (X^2 + 4)^(3/2), with the root as in the slope
     def one(y: Any) -> Any:
         q = y * beta
         root = q * dr.rcp(dr.fma(q, q, 1))
         return root * root * root * (2 * beta)
 
-    return w * _each(_single(one), y)
+    return _each(_single(one), y)
 
 
-def _gelu_curvature(w: Any, x: Any, y: Any) -> Any:
+def _gelu_curvature(x: Any, y: Any) -> Any:
     # with t = tanh u(x): (1 - t^2) (u' + x (u'' / 2 - t u'^2))
     t, slope = _gelu_step(x)
     inside = dr.maximum(dr.minimum(x, _GELU_LIMIT), -_GELU_LIMIT)
-    return w * ((1 - t * t) * (slope + inside * (inside * (3 * _GELU_CUBIC) - t * slope * slope)))
+    return (1 - t * t) * (slope + inside * (inside * (3 * _GELU_CUBIC) - t * slope * slope))
 
 
 def _silu(x: Any) -> Any:
@@ -175,21 +176,60 @@ def _silu(x: Any) -> Any:
     return dr.fma(half, dr.tanh(half), half)
 
 
-def _silu_slope(w: Any, x: Any, y: Any) -> Any:
+def _silu_slope(x: Any, y: Any) -> Any:
     # not from y as well: with long vectors, a GPU's registers hold one less
     half = x * 0.5
     t = dr.tanh(half)
-    return w * (dr.fma(t, 0.5, 0.5) * dr.fma(half, 1 - t, 1))
+    return dr.fma(t, 0.5, 0.5) * dr.fma(half, 1 - t, 1)
 
 
-def _silu_curvature(w: Any, x: Any, y: Any) -> Any:
+def _silu_curvature(x: Any, y: Any) -> Any:
     s = _sigmoid(x)
-    return w * (s * (1 - s) * (x * (1 - s * 2) + 2))
+    return s * (1 - s) * (x * (1 - s * 2) + 2)
 
 
-def _softplus_curvature(w: Any, x: Any, y: Any, beta: float) -> Any:
-    s = _sigmoid(x * beta)
-    return w * (s * (1 - s) * beta)
+def _softplus_tail(y: Any, beta: float) -> Any:
+    """1 minus the slope of softplus: 1 - sigmoid(beta x) = exp(-beta y)."""
+    return dr.exp2(y * (-LOG2E * beta))
+
+
+def _softplus_curvature(x: Any, y: Any, beta: float) -> Any:
+    tail = _softplus_tail(y, beta)
+    return tail * (1 - tail) * beta
+
+
+# Sines are computed for each component, as cooperative vectors have none. In half precision, they are computed from
+# operations on vectors instead: on a GPU, taking a vector apart takes longer than all of them.
+
+
+def _turned(x: Any, omega: float) -> Any:
+    """``omega x`` in quarters of a period, less whole periods, in [-2, 2], for half-precision ``x``."""
+    quarters = 2 * omega / math.pi
+    high = float(np.float16(quarters))
+    # Half-precision numbers about 6144 are multiples of 4; beyond 8192, of 8 or more, so whole periods are left.
+    t = dr.fma(x, quarters - high, dr.fma(x, high, 6144 - dr.fma(x, high, 6144)))
+    return t + (6144 - (t + 6144))
+
+
+def _quarter_sine(t: Any) -> Any:
+    """sin(pi t / 2) for half-precision ``t`` in [-1, 1]: an odd polynomial, less than 1e-4 off before rounding."""
+    square = t * t
+    rest = dr.fma(dr.fma(dr.fma(square, -0.00436, 0.07949), square, -0.64593), square, math.pi / 2 - 1)
+    return dr.fma(t, rest, t)
+
+
+def _sine(x: Any, omega: float) -> Any:
+    if not dr.is_half_v(x.type) or dr.grad_enabled(x):
+        return _each(lambda v: dr.sin(v * omega), x)
+    t = _turned(x, omega)
+    return _quarter_sine(dr.maximum(dr.minimum(t, 2 - t), -2 - t))
+
+
+def _sine_slope(x: Any, y: Any, omega: float) -> Any:
+    if not dr.is_half_v(x.type):
+        return _each(lambda v: dr.cos(v * omega) * omega, x)
+    t = _turned(x, omega)
+    return _quarter_sine(1 - dr.maximum(t, t * -1)) * omega
 
 
 def _identity(x: Any, scale: float | None = None, offset: float = 0.0) -> Any:
@@ -200,8 +240,8 @@ FUNCTIONS: dict[str, Function] = {
     "relu": Function(
         lambda x: dr.maximum(x, 0),
         _relu,
-        lambda w, x, y: w * _positive(y),
-        dropped_slope=lambda w, y, scale: w * (_positive(y) * scale),
+        lambda x, y: _positive(y),
+        dropped_slope=lambda y, scale: _positive(y) * scale,
         from_output=_always,
     ),
     "leaky_relu": Function(
@@ -213,47 +253,54 @@ FUNCTIONS: dict[str, Function] = {
     "tanh": Function(
         dr.tanh,
         dr.tanh,
-        lambda w, x, y: w * (1 - y * y),
-        lambda w, x, y: w * (y * (y * y - 1) * 2),
+        lambda x, y: 1 - y * y,
+        lambda x, y: y * (y * y - 1) * 2,
         from_output=_always,
     ),
     "sigmoid": Function(
         lambda x: dr.rcp(1 + dr.exp(-x)),
         _sigmoid,
-        lambda w, x, y: w * (y * (1 - y)),
-        lambda w, x, y: w * (y * (1 - y) * (1 - y * 2)),
-        dropped_slope=lambda w, y, scale: w * (y * (1 - y * (1 / scale))),
+        lambda x, y: y * (1 - y),
+        lambda x, y: y * (1 - y) * (1 - y * 2),
+        dropped_slope=lambda y, scale: y * (1 - y * (1 / scale)),
         from_output=_always,
     ),
-    "softplus": Function(_softplus_array, _softplus, lambda w, x, y, beta: w * _sigmoid(x * beta), _softplus_curvature),
+    "softplus": Function(
+        _softplus_array,
+        _softplus,
+        lambda x, y, beta: 1 - _softplus_tail(y, beta),
+        _softplus_curvature,
+        dropped_slope=lambda y, scale, beta: (1 - _softplus_tail(y, beta / scale)) * scale,
+        from_output=_always,
+    ),
     "squareplus": Function(
         _squareplus_array,
         lambda x, beta: _each(lambda v: _squareplus_array(v, beta), x),
-        lambda w, x, y, beta: w * _squareplus_slope(y, beta),
+        lambda x, y, beta: _squareplus_slope(y, beta),
         _squareplus_curvature,
-        dropped_slope=lambda w, y, scale, beta: w * (_squareplus_slope(y, beta / scale) * scale),
+        dropped_slope=lambda y, scale, beta: _squareplus_slope(y, beta / scale) * scale,
         from_output=_always,
     ),
     "gelu": Function(_gelu, _gelu, _gelu_slope, _gelu_curvature),
     "silu": Function(lambda x: x * dr.rcp(1 + dr.exp(-x)), _silu, _silu_slope, _silu_curvature),
     "sine": Function(
         lambda x, omega: dr.sin(x * omega),
-        lambda x, omega: _each(lambda v: dr.sin(v * omega), x),
-        lambda w, x, y, omega: w * _each(lambda v: dr.cos(v * omega) * omega, x),
-        lambda w, x, y, omega: w * y * -(omega**2),
+        _sine,
+        _sine_slope,
+        lambda x, y, omega: y * -(omega**2),
     ),
     "exp": Function(
         dr.exp,
         lambda x: dr.exp2(x * LOG2E),
-        lambda w, x, y: w * y,
-        lambda w, x, y: w * y,
-        dropped_slope=lambda w, y, scale: w * y,
+        lambda x, y: y,
+        lambda x, y: y,
+        dropped_slope=lambda y, scale: y,
         from_output=_always,
     ),
     "identity": Function(
         _identity,
         _identity,
-        lambda w, x, y, scale=1.0, offset=0.0: w if scale == 1 else w * scale,
+        lambda x, y, scale=1.0, offset=0.0: scale,
         from_output=_always,
     ),
 }

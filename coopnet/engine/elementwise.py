@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import drjit as dr
+import drjit.nn as drnn
 
 from ..jit.kinds import packed
 from ..random.key import Key
@@ -24,8 +25,8 @@ class Elementwise(Op):
         """``w`` times the derivative at ``x``, whose value is ``y``."""
         raise NotImplementedError
 
-    def curvature(self, w: Any, x: Any, y: Any) -> Any:
-        """``w`` times the second derivative at ``x``."""
+    def curvature(self, x: Any, y: Any) -> Any:
+        """The second derivative at ``x``."""
         raise NotImplementedError
 
     def evaluate(self, x: Bundle, key: Key | None, store: Store | None = None) -> Record:
@@ -43,7 +44,7 @@ class Elementwise(Op):
             weight = tangents[0] * dy[1]
             for t, d in zip(tangents[1:], dy[2:], strict=True):
                 weight = weight + t * d
-            dx[0] = dx[0] + self.curvature(weight, x, y)
+            dx[0] = dx[0] + weight * self.curvature(x, y)
         return dx
 
     def jvp(self, record: Record, moving: Any, dx: Bundle, key: Key | None) -> Bundle:
@@ -51,7 +52,7 @@ class Elementwise(Op):
         dy = [self.slope(d, x, y, key) for d in dx]
         if not self.piecewise_linear:
             for i, tangent in enumerate(tangents, 1):
-                dy[i] = dy[i] + self.curvature(tangent * dx[0], x, y)
+                dy[i] = dy[i] + tangent * dx[0] * self.curvature(x, y)
         return dy
 
 
@@ -84,13 +85,18 @@ class Nonlinearity(Elementwise):
         from_output = self.function.from_output(*params)
         if in_place(w, y) and (from_output or in_place(x)):
             at = None if from_output else x.numbers()
-            return w.slope(lambda d: self.function.slope(d, at, y.numbers(), *params))
-        w, x, y = packed(w), packed(x), packed(y)
-        return self.function.slope(w, x, y, *params)
+            return w.slope(lambda d: d * self.function.slope(at, y.numbers(), *params))
+        return packed(w) * self.function.slope(packed(x), packed(y), *params)
 
-    def curvature(self, w: Any, x: Any, y: Any) -> Any:
+    def kept_slope(self, record: Record, key: Key | None) -> Any:
+        params = self.layer.params()
+        if self.function.from_output(*params):
+            return None
+        return self.function.slope(packed(record.x[0]), packed(record.y[0]), *params)
+
+    def curvature(self, x: Any, y: Any) -> Any:
         assert self.function.curvature is not None
-        return self.function.curvature(w, x, y, *self.layer.params())
+        return self.function.curvature(x, y, *self.layer.params())
 
 
 class Mask(Elementwise):
@@ -114,8 +120,8 @@ class Mask(Elementwise):
 class MaskedNonlinearity(Op):
     """An activation followed by dropout.
 
-    The derivative of both follows from their output alone (see :attr:`Function.dropped_slope`), so the backward pass
-    needs neither the mask nor the pre-activation.
+    For some activations, the derivative of both follows from their output alone (see :attr:`Function.dropped_slope`):
+    the backward pass needs neither the mask nor the pre-activation.
     """
 
     takes_rows = dropout = True
@@ -137,8 +143,16 @@ class MaskedNonlinearity(Op):
         return self._scale(leaf, key, vectors) is not None
 
     def _scale(self, leaf: Any, key: Key | None, vectors: int) -> Any:
-        law = self.mask.layer.law
-        return law.scale(leaf) if vectors == 1 and law.active(key) else None
+        """The factor of kept elements, if the derivative follows from the output."""
+        law, known = self.mask.layer.law, self.activation.function.dropped_slope is not None
+        return law.scale(leaf) if known and vectors == 1 and law.active(key) else None
+
+    def kept_slope(self, record: Record, key: Key | None) -> Any:
+        if self._scale(record.y[0].type, key, len(record.y)) is not None:
+            return None
+        before, params = record.inner[0].records[0], self.activation.layer.params()
+        slope = self.activation.function.slope(before.x[0], before.y[0], *params)
+        return self.mask.value(slope, key) if isinstance(slope, drnn.CoopVec) else None
 
     def pullback(self, record: Record, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
         y = record.y[0]
@@ -148,19 +162,19 @@ class MaskedNonlinearity(Op):
         f, params = self.activation.function.dropped_slope, self.activation.layer.params()
         assert f is not None
         if in_place(dy[0], y) and dr.width(scale) == 1:
-            return [dy[0].slope(lambda d: f(d, y.numbers(), scale, *params))]
-        return [f(packed(dy[0]), packed(y), scale, *params)]
+            return [dy[0].slope(lambda d: d * f(y.numbers(), scale, *params))]
+        return [packed(dy[0]) * f(packed(y), scale, *params)]
 
     def jvp(self, record: Record, moving: Any, dx: Bundle, key: Key | None) -> Bundle:
         return jvp(record.inner[0], (self.activation, self.mask), dx, key)
 
 
 def fused(ops: Sequence[Op]) -> list[Op]:
-    """``ops``, where an activation with a :attr:`Function.dropped_slope` and the dropout after it become one op."""
+    """``ops``, where an activation and the dropout after it become one op."""
     result: list[Op] = []
     for op in ops:
         before = result[-1] if result else None
-        if isinstance(op, Mask) and isinstance(before, Nonlinearity) and before.function.dropped_slope is not None:
+        if isinstance(op, Mask) and isinstance(before, Nonlinearity):
             result[-1] = MaskedNonlinearity(before, op)
         else:
             result.append(op)

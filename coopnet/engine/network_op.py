@@ -40,7 +40,7 @@ class Plan:
     def evaluate(
         self, ops: Sequence[Op], xs: list, key: Key | None, store: Store | None = None, ordered: bool = False
     ) -> Tape:  # fmt: skip
-        return evaluate_in_kernel(ops, self.split(xs), key, store, ordered)
+        return evaluate_in_kernel(ops, self.split(xs), key, store, ordered, slopes=self.situation.cuda)
 
     def pullback(self, tape: Tape, dys: list, key: Key | None, visit: Visit) -> list:
         """The inputs' gradients (empty unless wanted); ``visit`` as for :func:`pullback`."""
@@ -123,7 +123,8 @@ class NetworkOp(dr.CustomOp):
 
 
 def evaluate_in_kernel(
-    ops: Sequence[Op], x: Bundle, key: Key | None, store: Store | None = None, ordered: bool = False
+    ops: Sequence[Op], x: Bundle, key: Key | None, store: Store | None = None, ordered: bool = False,
+    slopes: bool = False,
 ) -> Tape:  # fmt: skip
     """Evaluate ``ops`` on the bundle ``x``; several vectors get a kernel whose threads have more registers."""
     x = [packed(v) for v in x]
@@ -131,7 +132,7 @@ def evaluate_in_kernel(
         views = matrices(ops)
         longest = max((max(view.shape) for view in views), default=0)
         x = [drnn.CoopVec(request_registers(x[0], views, len(x) * max(len(x[0]), longest))), *x[1:]]
-    return evaluate(ops, x, key, store, ordered)
+    return evaluate(ops, x, key, store, ordered, slopes)
 
 
 def in_use(ops: Sequence[Op], vectors: int) -> int:

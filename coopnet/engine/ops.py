@@ -31,7 +31,12 @@ Bundle = list[Any]
 
 
 class Record:
-    """One op's evaluation: the input bundle ``x``, the output bundle ``y``, and tapes of the ops inside it."""
+    """One op's evaluation: the input bundle ``x``, the output bundle ``y``, and tapes of the ops inside it.
+
+    ``slope`` is :meth:`Op.kept_slope`, if slopes are kept.
+    """
+
+    slope: Any = None
 
     def __init__(self, op: Op, x: Bundle, y: Bundle, inner: Sequence[Tape] = ()):
         self.op, self.x, self.y, self.inner = op, x, y, inner
@@ -89,6 +94,10 @@ class Op:
     def evaluate(self, x: Bundle, key: Key | None, store: Store | None = None) -> Record:
         raise NotImplementedError
 
+    def kept_slope(self, record: Record, key: Key | None) -> Any:
+        """The derivative of an op that acts on every component separately, if it takes more than the output."""
+        return None
+
     def pullback(self, record: Record, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
         raise NotImplementedError
 
@@ -121,17 +130,22 @@ class Store:
 
 
 def evaluate(
-    ops: Sequence[Op], x: Bundle, key: Key | None, store: Store | None = None, ordered: bool = False
+    ops: Sequence[Op], x: Bundle, key: Key | None, store: Store | None = None, ordered: bool = False,
+    slopes: bool = False,
 ) -> Tape:  # fmt: skip
     """Evaluate ``ops`` on the bundle ``x``, one after the other.
 
-    With ``ordered``, kernels do so, too, even if an op needs only a part of what another one computes.
+    With ``ordered``, kernels do so, too, even if an op needs only a part of what another one computes. With ``slopes``,
+    derivatives are computed with the values: an ``ordered`` backward pass would compute their common parts (a tanh, a
+    mask) again.
     """
     records: list[Record] = []
     for op in ops:
         if not op.takes_rows:
             x = [packed(v) for v in x]
         record = op.evaluate(x, key, store)
+        if slopes and len(x) == 1:
+            record.slope = op.kept_slope(record, key)
         if records:
             records[-1].y = record.x  # `store` may have replaced it
         records.append(record)
@@ -153,10 +167,13 @@ def pullback(
     first = next((i for i, op in enumerate(ops) if affine([op])), len(ops))
     for i, record in zip(reversed(range(len(ops))), tape.backward(), strict=True):
         dy = dy if record.op.takes_rows else [packed(d) for d in dy]
-        below = record.op.pullback(record, dy, key, wanted or i > first, visit)
-        if below is None:
-            return None
-        dy = below
+        if record.slope is not None:
+            dy = [packed(d) * record.slope for d in dy]
+        else:
+            below = record.op.pullback(record, dy, key, wanted or i > first, visit)
+            if below is None:
+                return None
+            dy = below
         if ordered:
             in_order(dr.backend_v(dy[0].type))
     return dy

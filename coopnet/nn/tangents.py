@@ -96,7 +96,7 @@ def _function(name: str, *params: str) -> Callable[..., tuple[Any, list]]:
 
     def rule(layer: Any, x: Any, tangents: list) -> tuple[Any, list]:
         y, args = layer(x), [getattr(layer, p) for p in params]
-        return y, [f.slope(dx, x, y, *args) for dx in tangents]
+        return y, [dx * f.slope(x, y, *args) for dx in tangents]
 
     return rule
 

@@ -44,6 +44,7 @@ from coopnet.engine.strategies import (
     wide,
     worth_unrolling,
 )  # fmt: skip
+from coopnet.nn.activations import activation as as_activation
 from coopnet.nn.sequential import known_ops, segments
 
 PATHS = ["auto", "spill", "store", "banks", "builtin"]
@@ -106,7 +107,7 @@ def test_what_is_known_of_activations():
     """Formulas spare kernels the tape of Dr.Jit's derivatives: of a dropped-out output alone, and of the slope."""
     masked = {name for name, f in FUNCTIONS.items() if f.dropped_slope is not None}
     flat = {name for name, f in FUNCTIONS.items() if f.piecewise_linear}
-    assert masked == {"relu", "sigmoid", "squareplus", "exp"}
+    assert masked == {"relu", "sigmoid", "softplus", "squareplus", "exp"}
     assert flat == {"relu", "leaky_relu", "identity"}
     assert {name for name, f in FUNCTIONS.items() if f.curvature is not None} == set(FUNCTIONS) - flat
     with pytest.raises(FrozenInstanceError):
@@ -121,18 +122,33 @@ def test_slopes_at_extreme_outputs(ns, half):
     y = np.array([0, -0.0, least, -least, 1, -1, 65504, -65504, np.inf, -np.inf], np.float64)
     leaf = ns.Float16 if half else ns.Float
     x = drnn.CoopVec([leaf(y.astype(np.float16 if half else np.float32)), leaf(1)])
-    one = drnn.CoopVec([leaf(1), leaf(1)])
 
     def slope(name, *params, at=x):
-        return next(iter(FUNCTIONS[name].slope(one, at, x, *params))).numpy().astype(np.float64)
+        return next(iter(FUNCTIONS[name].slope(at, x, *params))).numpy().astype(np.float64)
 
     np.testing.assert_array_equal(slope("relu"), y > 0)
     for a in (0.0, 0.01, 0.3, 2.0, -0.5):
         small = a if not half else float(np.float16(a))
         expected = np.where(y > 0, 1, small).astype(np.float32 if not half else np.float64)
         np.testing.assert_array_equal(slope("leaky_relu", a), expected)
-    dropped = next(iter(FUNCTIONS["relu"].dropped_slope(one, x, leaf(1.25)))).numpy()
+    dropped = next(iter(FUNCTIONS["relu"].dropped_slope(x, leaf(1.25)))).numpy()
     np.testing.assert_array_equal(dropped, np.where(y > 0, 1.25, 0))
+
+
+@pytest.mark.parametrize("omega", [1.0, 4.0, 30.0])
+def test_sines_in_half_precision(ns, omega):
+    """They are right within hundreds of periods, bounded beyond, and NaN where the argument is not finite."""
+    near = np.concatenate([np.linspace(-s / omega, s / omega, 20_001) for s in (1, 10, 100, 3000)])
+    far = np.array([60_000, -60_000, 1e4, 3e3, -2e3]) / omega
+    none = np.array([np.nan, np.inf, -np.inf])
+    x = np.concatenate([near, far, none]).astype(np.float16)
+    vector, f = drnn.CoopVec([ns.Float16(x)]), FUNCTIONS["sine"]
+    y = f.coopvec(vector, omega)
+    pairs = (y, np.sin), (f.slope(vector, y, omega), lambda v: omega * np.cos(v))
+    for found, function in pairs:
+        (found,), n = (v.numpy().astype(np.float64) for v in found), len(near)
+        np.testing.assert_allclose(found[:n], function(omega * x[:n].astype(np.float64)), atol=2.5e-3 * max(1, omega))
+        assert np.all(np.abs(found[n:-3]) <= 1.001 * max(1, omega)) and np.isnan(found[-3:]).all()
 
 
 def test_dropout_is_differentiated_with_the_activation_before():
@@ -147,7 +163,7 @@ def test_dropout_is_differentiated_with_the_activation_before():
 
     assert kinds(relu, mask) == ["MaskedNonlinearity"]
     assert kinds(mask, relu) == ["Mask", "Nonlinearity"]
-    assert kinds(tanh, mask) == ["Nonlinearity", "Mask"]
+    assert kinds(tanh, mask) == ["MaskedNonlinearity"]
     assert kinds(relu, mask, mask) == ["MaskedNonlinearity", "Mask"]
 
 
@@ -206,7 +222,8 @@ def test_gradients_of_inputs_that_nobody_wants(ns, backend, body, merge):
 
 
 @pytest.mark.parametrize("name, path", [
-    *((name, "store") for name in NAMES), *itertools.product(["relu", "sigmoid", "tanh"], ["spill", "banks"])
+    *((name, "store") for name in NAMES), *itertools.product(["relu", "sigmoid", "tanh"], ["spill", "banks"]),
+    ("silu", "banks"),
 ])  # fmt: skip
 def test_activations_with_dropout(ns, backend, name, path):
     """Activation and dropout in one step: the adjoint from the output alone equals the one from the mask."""
@@ -217,6 +234,24 @@ def test_activations_with_dropout(ns, backend, name, path):
     _, dx, dw, _ = reference.mlp_vjp(weights, x, dy, name, dropout=reference.MLPDropout(0.3, seed=1))
     agree(got[0], dw, backend, 2)
     agree([got[2]], [dx], backend, 2)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_kept_slopes(ns, name):
+    """Slopes that are computed with the values are those that the backward pass computes."""
+    leaf, rng = ns.Float, np.random.default_rng(2)
+    x, dy = (drnn.CoopVec([leaf(rng.normal(size=100)) for _ in range(3)]) for _ in range(2))
+    layer = as_activation(name, "MLP")
+    from_output = FUNCTIONS[name].from_output(*layer.params())
+    for dropout, key in ((None, None), (cn.Dropout(0.4), cn.Key(1)), (cn.GaussianDropout(0.4), cn.Key(1))):
+        chain = elementwise.fused([layer.op(), *([] if dropout is None else [dropout.op()])])
+        again, kept = (ops.evaluate(chain, [x], key, slopes=slopes) for slopes in (False, True))
+        from_dropped = type(dropout) is cn.Dropout and FUNCTIONS[name].dropped_slope is not None
+        expected = not from_output if dropout is None else not from_dropped and name != "identity"
+        assert len(chain) == 1 and again.records[0].slope is None
+        assert (kept.records[0].slope is not None) == expected
+        found, right = (ops.pullback(tape, [dy], key, True, lambda *_: None)[0] for tape in (kept, again))
+        np.testing.assert_allclose([v.numpy() for v in found], [v.numpy() for v in right], rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("path", ["spill", "store", "banks"])

@@ -338,7 +338,7 @@ def test_second_derivatives(ns, backend, layer, slope):
         assert not np.any(np.abs(expected) > 1e-6)
         return
     # the second takes differences of numbers that half precision has rounded
-    close(next(iter(op.curvature(one, x, y))).numpy(), expected, 2 * tolerance)
+    close(next(iter(op.curvature(x, y))).numpy(), expected, 2 * tolerance)
     assert FUNCTIONS[op.layer.function].curvature is not None
 
 
