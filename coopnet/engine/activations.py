@@ -53,6 +53,15 @@ def _each(f: Callable[[Any], Any], x: Any) -> Any:
     return drnn.CoopVec([f(v) for v in x])
 
 
+def _of_vectors(x: Any) -> bool:
+    """Is a function of ``x`` to be computed by operations on vectors, though its components have a better one?
+
+    In half precision: on a GPU, taking a vector apart takes longer than a dozen operations on it. Dr.Jit's derivatives
+    of such formulas would be wrong at the borders of minima and maxima.
+    """
+    return dr.is_half_v(x.type) and not dr.grad_enabled(x)
+
+
 def _positive(y: Any) -> Any:
     """1 for y > 0 and 0 for y <= 0."""
     if dr.backend_v(y.type) != dr.JitBackend.CUDA:
@@ -110,8 +119,7 @@ def _single(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def _squareplus_array(x: Any, beta: float) -> Any:
     # (X + sqrt(X^2 + 4)) / 2 suffers from cancellation for negative X. The equal expression max(X, 0) + 2 / (|X| +
-    # sqrt(X^2 + 4)) does not. It is computed for each component, as cooperative vectors have neither root nor quotient,
-    # and in single precision, as the square of a half-precision X soon overflows.
+    # sqrt(X^2 + 4)) does not. It is computed in single precision, as the square of a half-precision X soon overflows.
     def one(x: Any) -> Any:
         x = x * beta
         low = dr.minimum(x, 0)
@@ -120,8 +128,24 @@ def _squareplus_array(x: Any, beta: float) -> Any:
     return _single(one)(x)
 
 
+def _squareplus(x: Any, beta: float) -> Any:
+    if not _of_vectors(x):
+        return _each(lambda v: _squareplus_array(v, beta), x)
+    x = x * beta
+    size = dr.maximum(x, x * -1)
+    near = dr.minimum(size, 250)
+    root = dr.maximum(dr.exp2(dr.log2(dr.fma(near, near, 4)) * 0.5), size)  # of x^2 + 4, which may overflow
+    divisor = dr.minimum(size + root, 60_000)
+    rcp = dr.exp2(dr.log2(divisor) * -1)
+    rcp = dr.fma(rcp, dr.fma(divisor * -1, rcp, 1), rcp)  # a step of Newton's method
+    return dr.fma(rcp, 2, dr.fma(x, 0.5, size * 0.5)) * (1 / beta)  # NaN stays NaN, as it would not in max(x, 0)
+
+
 def _squareplus_slope(y: Any, beta: float) -> Any:
-    # with q = beta y: X = q - 1/q and sqrt(X^2 + 4) = q + 1/q, so the derivative is q^2 / (q^2 + 1)
+    # with q = beta y: X = q - 1/q and sqrt(X^2 + 4) = q + 1/q, so the derivative is q^2 / (q^2 + 1) = sigmoid(2 log q)
+    if _of_vectors(y):
+        return _sigmoid(dr.log2(y * beta) * (2 * LN2))
+
     def one(y: Any) -> Any:
         square = dr.square(y * beta)
         return square * dr.rcp(square + 1)
@@ -198,10 +222,6 @@ def _softplus_curvature(x: Any, y: Any, beta: float) -> Any:
     return tail * (1 - tail) * beta
 
 
-# Sines are computed for each component, as cooperative vectors have none. In half precision, they are computed from
-# operations on vectors instead: on a GPU, taking a vector apart takes longer than all of them.
-
-
 def _turned(x: Any, omega: float) -> Any:
     """``omega x`` in quarters of a period, less whole periods, in [-2, 2], for half-precision ``x``."""
     quarters = 2 * omega / math.pi
@@ -219,14 +239,14 @@ def _quarter_sine(t: Any) -> Any:
 
 
 def _sine(x: Any, omega: float) -> Any:
-    if not dr.is_half_v(x.type) or dr.grad_enabled(x):
+    if not _of_vectors(x):
         return _each(lambda v: dr.sin(v * omega), x)
     t = _turned(x, omega)
     return _quarter_sine(dr.maximum(dr.minimum(t, 2 - t), -2 - t))
 
 
 def _sine_slope(x: Any, y: Any, omega: float) -> Any:
-    if not dr.is_half_v(x.type):
+    if not _of_vectors(x):
         return _each(lambda v: dr.cos(v * omega) * omega, x)
     t = _turned(x, omega)
     return _quarter_sine(1 - dr.maximum(t, t * -1)) * omega
@@ -275,7 +295,7 @@ FUNCTIONS: dict[str, Function] = {
     ),
     "squareplus": Function(
         _squareplus_array,
-        lambda x, beta: _each(lambda v: _squareplus_array(v, beta), x),
+        _squareplus,
         lambda x, y, beta: _squareplus_slope(y, beta),
         _squareplus_curvature,
         dropped_slope=lambda y, scale, beta: _squareplus_slope(y, beta / scale) * scale,

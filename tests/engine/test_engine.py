@@ -151,6 +151,21 @@ def test_sines_in_half_precision(ns, omega):
         assert np.all(np.abs(found[n:-3]) <= 1.001 * max(1, omega)) and np.isnan(found[-3:]).all()
 
 
+@pytest.mark.parametrize("beta", [0.3, 1.0, 10.0])
+def test_squareplus_in_half_precision(ns, beta):
+    """By powers and logarithms of two, from numbers whose squares overflow to those next to 0."""
+    x = np.concatenate([np.linspace(-s / beta, s / beta, 20_001) for s in (5, 50, 1000, 60_000)]).astype(np.float16)
+    x = np.concatenate([x[np.abs(x * beta) < 65_000], [np.inf, np.nan]])
+    vector, f = drnn.CoopVec([ns.Float16(x)]), FUNCTIONS["squareplus"]
+    y = f.coopvec(vector, beta)
+    scaled = x[:-2].astype(np.float64) * beta
+    root = np.sqrt(scaled**2 + 4)
+    value = np.where(scaled > 0, (scaled + root) / 2, 2 / (root - scaled)) / beta
+    for result, exact, least in ((y, value, 0.01), (f.slope(vector, y, beta), (1 + scaled / root) / 2, 1)):
+        found = next(iter(result)).numpy().astype(np.float64)
+        assert np.all(np.abs(found[:-2] - exact) <= 2.5e-3 * np.maximum(exact, least)) and np.isnan(found[-1])
+
+
 def test_dropout_is_differentiated_with_the_activation_before():
     relu, tanh, mask = (
         elementwise.Nonlinearity(cn.ReLU()),
