@@ -16,6 +16,8 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 
+from . import limits
+
 LOG2E = 1.0 / math.log(2.0)
 LN2 = math.log(2.0)
 
@@ -56,10 +58,10 @@ def _each(f: Callable[[Any], Any], x: Any) -> Any:
 def _of_vectors(x: Any) -> bool:
     """Is a function of ``x`` to be computed by operations on vectors, though its components have a better one?
 
-    In half precision: on a GPU, taking a vector apart takes longer than a dozen operations on it. Dr.Jit's derivatives
-    of such formulas would be wrong at the borders of minima and maxima.
+    In half precision: a GPU takes longer to take a short vector apart than for a dozen operations on it. Long ones have
+    no place in its registers. Dr.Jit's derivatives of such formulas would be wrong at the bounds of minima and maxima.
     """
-    return dr.is_half_v(x.type) and not dr.grad_enabled(x)
+    return dr.is_half_v(x.type) and len(x) <= limits.LONG_VECTOR and not dr.grad_enabled(x)
 
 
 def _positive(y: Any) -> Any:
@@ -222,34 +224,34 @@ def _softplus_curvature(x: Any, y: Any, beta: float) -> Any:
     return tail * (1 - tail) * beta
 
 
-def _turned(x: Any, omega: float) -> Any:
-    """``omega x`` in quarters of a period, less whole periods, in [-2, 2], for half-precision ``x``."""
+def _quarters(x: Any, omega: float) -> tuple[Any, Any]:
+    """``omega x`` in quarters of a period, less whole periods, in [-2, 2], and its square, for half-precision ``x``.
+
+    Beyond some hundred periods, where such numbers are half a radian or more apart, more is left. The bound of the
+    square, which is 4 in [-2, 2], then bounds sines and cosines.
+    """
     quarters = 2 * omega / math.pi
     high = float(np.float16(quarters))
-    # Half-precision numbers about 6144 are multiples of 4; beyond 8192, of 8 or more, so whole periods are left.
+    # half-precision numbers about 6144 are multiples of 4, which is one period
     t = dr.fma(x, quarters - high, dr.fma(x, high, 6144 - dr.fma(x, high, 6144)))
-    return t + (6144 - (t + 6144))
-
-
-def _quarter_sine(t: Any) -> Any:
-    """sin(pi t / 2) for half-precision ``t`` in [-1, 1]: an odd polynomial, less than 1e-4 off before rounding."""
-    square = t * t
-    rest = dr.fma(dr.fma(dr.fma(square, -0.00436, 0.07949), square, -0.64593), square, math.pi / 2 - 1)
-    return dr.fma(t, rest, t)
+    return t, dr.minimum(t * t, 5)
 
 
 def _sine(x: Any, omega: float) -> Any:
     if not _of_vectors(x):
         return _each(lambda v: dr.sin(v * omega), x)
-    t = _turned(x, omega)
-    return _quarter_sine(dr.maximum(dr.minimum(t, 2 - t), -2 - t))
+    # t (4 - t^2), which has the zeros of sin(pi t / 2) in [-2, 2], times a polynomial: 3e-4 off before rounding
+    t, square = _quarters(x, omega)
+    return t * (4 - square) * dr.fma(dr.fma(square, 0.003389, -0.06234), square, 0.39238)
 
 
 def _sine_slope(x: Any, y: Any, omega: float) -> Any:
     if not _of_vectors(x):
         return _each(lambda v: dr.cos(v * omega) * omega, x)
-    t = _turned(x, omega)
-    return _quarter_sine(1 - dr.maximum(t, t * -1)) * omega
+    # 1 - t^2, which has the zeros of cos(pi t / 2) in [-2, 2], times a polynomial: 5e-5 off before rounding
+    _, square = _quarters(x, omega)
+    a, b, c, d = (omega * v for v in (0.99995, -0.2332, 0.019429, -0.00069837))
+    return (1 - square) * dr.fma(dr.fma(dr.fma(square, d, c), square, b), square, a)
 
 
 def _identity(x: Any, scale: float | None = None, offset: float = 0.0) -> Any:

@@ -21,8 +21,8 @@ class Elementwise(Op):
     def value(self, x: Any, key: Key | None) -> Any:
         raise NotImplementedError
 
-    def slope(self, w: Any, x: Any, y: Any, key: Key | None) -> Any:
-        """``w`` times the derivative at ``x``, whose value is ``y``."""
+    def slope(self, w: Any, record: Record, key: Key | None) -> Any:
+        """``w`` times the derivative at the input of ``record``."""
         raise NotImplementedError
 
     def curvature(self, x: Any, y: Any) -> Any:
@@ -30,17 +30,14 @@ class Elementwise(Op):
         raise NotImplementedError
 
     def evaluate(self, x: Bundle, key: Key | None, store: Store | None = None) -> Record:
-        y = [self.value(x[0], key)]
-        for tangent in x[1:]:
-            y.append(self.slope(tangent, x[0], y[0], key))
-        return Record(self, x, y)
+        record = Record(self, x, [self.value(x[0], key)])
+        record.y += [self.slope(tangent, record, key) for tangent in x[1:]]
+        return record
 
     def pullback(self, record: Record, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
-        if len(dy) == 1:
-            return [self.slope(dy[0], record.x[0], record.y[0], key)]
-        (x, *tangents), y, dy = [packed(v) for v in record.x], packed(record.y[0]), [packed(d) for d in dy]
-        dx = [self.slope(d, x, y, key) for d in dy]
-        if not self.piecewise_linear:
+        dx = [self.slope(d, record, key) for d in dy]
+        if len(dy) > 1 and not self.piecewise_linear:
+            (x, *tangents), y, dy = [packed(v) for v in record.x], packed(record.y[0]), [packed(d) for d in dy]
             weight = tangents[0] * dy[1]
             for t, d in zip(tangents[1:], dy[2:], strict=True):
                 weight = weight + t * d
@@ -49,7 +46,7 @@ class Elementwise(Op):
 
     def jvp(self, record: Record, moving: Any, dx: Bundle, key: Key | None) -> Bundle:
         (x, *tangents), y = [packed(v) for v in record.x], packed(record.y[0])
-        dy = [self.slope(d, x, y, key) for d in dx]
+        dy = [self.slope(d, record, key) for d in dx]
         if not self.piecewise_linear:
             for i, tangent in enumerate(tangents, 1):
                 dy[i] = dy[i] + tangent * dx[0] * self.curvature(x, y)
@@ -80,8 +77,10 @@ class Nonlinearity(Elementwise):
             return x.of(self.function.coopvec(x.numbers(), *self.layer.params()))
         return self.function.coopvec(packed(x), *self.layer.params())
 
-    def slope(self, w: Any, x: Any, y: Any, key: Key | None = None) -> Any:
-        params = self.layer.params()
+    def slope(self, w: Any, record: Record, key: Key | None) -> Any:
+        if record.slope is not None:
+            return packed(w) * record.slope
+        x, y, params = record.x[0], record.y[0], self.layer.params()
         from_output = self.function.from_output(*params)
         if in_place(w, y) and (from_output or in_place(x)):
             at = None if from_output else x.numbers()
@@ -113,7 +112,7 @@ class Mask(Elementwise):
     def value(self, x: Any, key: Key | None) -> Any:
         return self.layer(x, key)
 
-    def slope(self, w: Any, x: Any, y: Any, key: Key | None) -> Any:
+    def slope(self, w: Any, record: Record, key: Key | None) -> Any:
         return self.layer(w, key)
 
 
@@ -148,13 +147,15 @@ class MaskedNonlinearity(Op):
         return law.scale(leaf) if known and vectors == 1 and law.active(key) else None
 
     def kept_slope(self, record: Record, key: Key | None) -> Any:
-        if self._scale(record.y[0].type, key, len(record.y)) is not None:
+        if len(record.y) > 1 or self._scale(record.y[0].type, key, 1) is not None:
             return None
         before, params = record.inner[0].records[0], self.activation.layer.params()
         slope = self.activation.function.slope(before.x[0], before.y[0], *params)
         return self.mask.value(slope, key) if isinstance(slope, drnn.CoopVec) else None
 
     def pullback(self, record: Record, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
+        if record.slope is not None:
+            return [packed(dy[0]) * record.slope]
         y = record.y[0]
         scale = self._scale(y.type, key, len(dy))
         if scale is None:

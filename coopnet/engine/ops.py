@@ -144,7 +144,7 @@ def evaluate(
         if not op.takes_rows:
             x = [packed(v) for v in x]
         record = op.evaluate(x, key, store)
-        if slopes and len(x) == 1:
+        if slopes:
             record.slope = op.kept_slope(record, key)
         if records:
             records[-1].y = record.x  # `store` may have replaced it
@@ -167,13 +167,10 @@ def pullback(
     first = next((i for i, op in enumerate(ops) if affine([op])), len(ops))
     for i, record in zip(reversed(range(len(ops))), tape.backward(), strict=True):
         dy = dy if record.op.takes_rows else [packed(d) for d in dy]
-        if record.slope is not None:
-            dy = [packed(d) * record.slope for d in dy]
-        else:
-            below = record.op.pullback(record, dy, key, wanted or i > first, visit)
-            if below is None:
-                return None
-            dy = below
+        below = record.op.pullback(record, dy, key, wanted or i > first, visit)
+        if below is None:
+            return None
+        dy = below
         if ordered:
             in_order(dr.backend_v(dy[0].type))
     return dy

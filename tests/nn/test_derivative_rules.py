@@ -12,6 +12,7 @@ from support.networks import gradients, layers, matrices
 import coopnet as cn
 from coopnet import reference as ref
 from coopnet.engine import FUNCTIONS
+from coopnet.engine.ops import Record
 from coopnet.nn.tree import children
 
 #: A level that holds all of its vertices, and a hashed one.
@@ -331,7 +332,7 @@ def test_second_derivatives(ns, backend, layer, slope):
     y = op.value(x)
     exact = np.asarray(next(iter(x)).numpy(), np.float64)
     tolerance = 2e-2 if backend == "cuda" else 2e-5
-    close(next(iter(op.slope(one, x, y))).numpy() + 0 * at, slope(exact), tolerance)
+    close(next(iter(op.slope(one, Record(op, [x], [y]), None))).numpy() + 0 * at, slope(exact), tolerance)
     h = 1e-5
     expected = (slope(exact + h) - slope(exact - h)) / (2 * h)
     if FUNCTIONS[op.layer.function].piecewise_linear:
