@@ -33,6 +33,7 @@ from ..field import NeuralField
 from ..io import load as load_field
 from ..io import read
 from ..nn import MLP, HashGrid, Identity, Sinusoidal, Triangular
+from ..random import streams
 from ..random.key import Key
 from ..training import FitResult, uniform
 from . import files, plots
@@ -40,7 +41,6 @@ from .evaluate import arrays, check_maps, check_size, evaluate, pixels, render
 from .folder import batches, fit_to, has_ended, own_folder
 
 ENCODINGS = ("sinusoidal", "triangular", "hashgrid", "identity")
-SELECTION_STREAM = 1  #: of coopnet.uniform; batches use stream 0
 METRIC_PIXELS = 1 << 16  #: most held-out pixels that are evaluated during training
 
 
@@ -126,7 +126,7 @@ def training_pixels(count: int, fraction: float, seed: int, backend: Any = "auto
     count, fraction = check_int(where, "count", count, 1, MAX_ENTRIES), _check_fraction(where, fraction)
     seed = check_unsigned(where, "seed", seed)
     ns = namespace(backend)
-    numbers = uniform(1, Key(seed), ns.Float, count, stream=SELECTION_STREAM)[0].numpy()
+    numbers = uniform(1, Key(seed), ns.Float, count, stream=streams.SELECTION)[0].numpy()
     n = min(max(1, round(fraction * count)), count if fraction == 1 else count - 1)
     return np.sort(np.argsort(numbers, kind="stable")[:n])
 

@@ -15,10 +15,9 @@ from ..jit.kernel_parameters import kernel_parameter
 from ..jit.kinds import of_width
 from ..jit.masks import unmasked
 from ..jit.scopes import frozen
+from ..random import streams
 from ..random.philox import philox4x32
 
-#: Word 3 of every counter: a stream that no dropout uses. (The jitter of rays has the same one.)
-STREAM = 0xFFFFFFFF
 #: Samples per lane in the looping kernel. The lane draws entries once for all of them.
 TILE = 8
 #: Entries of the matrix that exist at a time on the host.
@@ -46,7 +45,8 @@ class Signs:
         """Columns ``start`` to ``stop`` of the matrix, not transposed, divided by ``scale``: -1, 0 and 1 as int8."""
         group = np.arange(-(-self.n_out // 4), dtype=np.uint32)[:, None]
         column = np.arange(start, stop, dtype=np.uint32)[None, :]
-        words = np.stack(philox4x32((group, column, 0, STREAM), (self.seed & 0xFFFFFFFF, self.seed >> 32)), axis=1)
+        seed = (self.seed & 0xFFFFFFFF, self.seed >> 32)
+        words = np.stack(philox4x32((group, column, 0, streams.SIGNS), seed), axis=1)
         words = words.reshape(-1, stop - start)[: self.n_out]
         sign = 1 - 2 * (words & np.uint32(1)).astype(np.int8)
         return np.where((words >> np.uint32(1)) < self.threshold, sign, np.int8(0))
@@ -189,11 +189,11 @@ def _by_tiles(signs: Signs, x: Any, samples: int) -> Any:
 
     def forward(step: Any, sums: list, band: Any, first: Any, key: tuple) -> list:
         values = fetch(step, first)
-        words = philox4x32((band, step, 0, STREAM), key)
+        words = philox4x32((band, step, 0, streams.SIGNS), key)
         return [dr.fma(c, v, sums[r * tile + s]) for r, c in enumerate(map(entry, words)) for s, v in enumerate(values)]
 
     def backward(step: Any, sums: list, band: Any, first: Any, key: tuple) -> list:
-        blocks = [philox4x32((step, band * 4 + r, 0, STREAM), key) for r in range(4)]
+        blocks = [philox4x32((step, band * 4 + r, 0, streams.SIGNS), key) for r in range(4)]
         for i in range(4):
             values = fetch(step * 4 + i, first, step * 4 + i < signs.n_out)
             columns = [entry(block[i]) for block in blocks]

@@ -9,5 +9,6 @@
 :mod:`.expansion`      factors of cooperative vectors in the layout of tensor cores
 :mod:`.seeded`         dropout as other systems draw it
 :mod:`.normal`         nearly normal numbers from integers
+:mod:`.streams`        which use of the generator has which numbers
 =====================  ============================================================
 """

@@ -18,12 +18,11 @@ from typing import Any
 import drjit as dr
 import numpy as np
 
+from . import streams
 from .counter_words import halves
 from .key import Key
 from .philox import philox4x32
 
-#: Streams of the generator: from 0 on for dropouts, from this number on for parameters, from 2^31 on for samples.
-PARAMETER_STREAM = 1 << 30
 #: Factor of the integer.
 UNIT = float(np.float32(1 / math.sqrt(1594709)))
 
@@ -44,5 +43,5 @@ def of_parameters(entry: Any, block: Any, key: Key, stream: int) -> list:
     """
     uint32 = dr.leaf_t(type(entry))
     key = key.traced(uint32)
-    words = philox4x32((entry, block, key.step, PARAMETER_STREAM + stream), halves(key.seed, uint32))
+    words = philox4x32((entry, block, key.step, streams.PARAMETERS + stream), halves(key.seed, uint32))
     return [normal(word) for word in words]

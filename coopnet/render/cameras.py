@@ -15,12 +15,10 @@ from ..jit import kinds
 from ..jit.kernel_parameters import kept
 from ..jit.owned import from_numpy
 from ..jit.scopes import check_outside
+from ..random import streams
 from ..random.key import Key
 from ..training.sampling import integers
 from .arguments import number, vector_type
-
-#: Stream of :func:`coopnet.uniform` that :meth:`Cameras.draw` draws pixels from.
-PIXEL_STREAM = (1 << 31) - 3
 
 
 class Cameras:
@@ -139,7 +137,7 @@ class Cameras:
         if key.index is None:
             samples = check_positive(where, "samples", samples)
         uint32 = dr.uint32_array_t(type(self.to_world.array))
-        return integers(self.pixels, key, uint32, samples, stream=PIXEL_STREAM)
+        return integers(self.pixels, key, uint32, samples, stream=streams.PIXELS)
 
     def rays(self, pixels: Any = None, place: Any = 0.5) -> tuple[Any, Any]:
         """Origins and directions of the rays through ``pixels``, an ``Array3f`` each; directions have length 1.

@@ -21,6 +21,7 @@ from ..checks import (
 from ..checks.sizes import check_entries
 from ..jit import kinds
 from ..jit.kernel_parameters import kept
+from ..random import streams
 from ..random.key import Key
 from ..training.sampling import uniform
 from .arguments import vector
@@ -30,8 +31,6 @@ from .rays import SampledRays
 
 #: Bits of a word.
 WORD = 32
-#: Stream of :func:`coopnet.uniform` that points of cells are drawn from.
-CELL_STREAM = (1 << 31) - 2
 
 
 class OccupancyGrid(BoxOfCells):
@@ -183,7 +182,7 @@ class OccupancyGrid(BoxOfCells):
             decay, threshold = kept(float32(decay)), kept(float32(threshold))
             count = -(-self.cells // share)
             lane = dr.arange(uint32, count)
-            u = uniform(4, Key(key.seed, lane, key.step), float32, stream=CELL_STREAM)
+            u = uniform(4, Key(key.seed, lane, key.step), float32, stream=streams.CELLS)
             number = lane
             if share > 1:
                 number = dr.minimum(lane * share + uint32(u[3] * share), self.cells - 1)

@@ -8,13 +8,10 @@ from typing import Any
 import drjit as dr
 
 from ..jit.kernel_parameters import kept
+from ..random import streams
 from ..random.key import Key, draws
 from ..random.philox import philox4x32
-from ..training.sampling import SAMPLE_STREAM
 from .arguments import Rays
-
-#: Stream of :func:`coopnet.uniform` for jitter: the last one, which programs hardly use.
-JITTER_STREAM = (1 << 31) - 1
 
 
 class SampledRays:
@@ -99,7 +96,7 @@ class SampledRays:
             return self.float32(0.5)
         index, step, seed = self.words
         halves = self.uint32(seed), self.uint32(seed >> 32)
-        words = philox4x32((i >> 2, index, step, self.uint32(SAMPLE_STREAM + JITTER_STREAM)), halves)
+        words = philox4x32((i >> 2, index, step, self.uint32(streams.SAMPLES + streams.JITTER)), halves)
         lane = i & 3
         word = dr.select(lane < 2, dr.select(lane == 0, words[0], words[1]), dr.select(lane == 2, words[2], words[3]))
         return self.float32(word >> 8) * 2**-24

@@ -11,11 +11,10 @@ import numpy as np
 
 from ..checks import check, check_int, check_positive, check_type, check_unsigned, ensure, shown
 from ..checks.sizes import MAX_ENTRIES, check_features
+from ..random import streams
 from ..random.key import Key
 from ..random.philox import philox4x32
 
-#: Streams from here on are for samples, those below for the dropouts of networks.
-SAMPLE_STREAM = 1 << 31
 #: Bits of a number in [0, 1): all such multiples of 2^-24 are single-precision numbers.
 BITS = 24
 
@@ -167,7 +166,7 @@ def _index_and_words(n: int, key: Key, dtype: type, samples: int | None, stream:
     """The numbers of the samples, and the first ``n`` random words of each."""
     width = samples if key.index is None else dr.width(key.index)
     index, step, seed = key.words(dr.uint32_array_t(dtype), width or 1)
-    blocks = (philox4x32((block, index, step, SAMPLE_STREAM + stream), seed) for block in range(-(-n // 4)))
+    blocks = (philox4x32((block, index, step, streams.SAMPLES + stream), seed) for block in range(-(-n // 4)))
     return index, [word for words in blocks for word in words][:n]
 
 

@@ -391,7 +391,7 @@ def test_second_derivatives(ns, backend, name):
     if FUNCTIONS[name].piecewise_linear:
         assert not np.any(np.abs(expected) > 1e-6)
         return
-    close(next(iter((w * op.curvature(x, op.value(x))))).numpy(), expected, tolerance)
+    close(next(iter(w * op.curvature(x, op.value(x)))).numpy(), expected, tolerance)
 
 
 # ---- Numerical gradient ------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ from ...nn.displaced import Displaced
 from ...nn.drawn import DrawnGrid, DrawnLinear
 from ...nn.drop_levels import DropLevels
 from ...nn.members import Members
-from ...random.normal import PARAMETER_STREAM, UNIT
+from ...random import streams
+from ...random.normal import UNIT
 from ...uncertainty import draws
 from .encodings import GridLowering
 from .language import F32, U32, At, Cast, Expr, Load, Vec, call, clip, select, single, u32
@@ -42,7 +43,7 @@ class _Numbers:
     """Normal numbers for the rows of a table of parameters, as :mod:`coopnet.random.normal` draws them."""
 
     def __init__(self, to: Lowering, stream: int):
-        self.to, self.stream = to, u32(PARAMETER_STREAM + stream)
+        self.to, self.stream = to, u32(streams.PARAMETERS + stream)
         self.words = to.block.array("words", 4, U32)
 
     @contextmanager

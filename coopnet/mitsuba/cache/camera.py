@@ -7,13 +7,11 @@ from typing import Any
 import drjit as dr
 import mitsuba as mi
 
+from ...random import streams
 from ...random.counter_words import halves
 from ...random.key import Key
 from ...random.philox import philox4x32
 from ...training import uniform
-
-#: Stream of the number that the sampler is seeded with: not one of :func:`uniform`'s, which have the highest bit set.
-_SEED_STREAM = 0x5EED
 
 
 class Camera:
@@ -30,6 +28,6 @@ class Camera:
         ray, _ = self.sensor.sample_ray(time, 0.5, mi.Point2f(x, y), mi.Point2f(u, v))
         sampler = self.generator.clone()
         key = key.traced(mi.UInt32)
-        seed, *_ = philox4x32((0, 0, key.step, _SEED_STREAM), halves(key.seed, mi.UInt32))
+        seed, *_ = philox4x32((0, 0, key.step, streams.SAMPLERS), halves(key.seed, mi.UInt32))
         sampler.seed(seed, self.samples)
         return ray, dr.minimum(mi.UInt32(number * count), count - 1), sampler

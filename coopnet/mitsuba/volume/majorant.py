@@ -11,6 +11,7 @@ import numpy as np
 
 from ...checks import check_number, check_positive, check_unsigned, ensure
 from ...checks.warn import warn
+from ...random import streams
 from ...random.key import Key
 from ...training.sampling import uniform
 
@@ -18,8 +19,6 @@ from ...training.sampling import uniform
 POINTS, DENSEST, AROUND = 1 << 15, 256, 64
 #: A measured majorant is the largest value found times this factor.
 MARGIN = 1.1
-#: Streams of :func:`coopnet.uniform` from which the points are drawn, and those that check for larger densities.
-POINT_STREAM, CHECK_STREAM = (1 << 31) - 3, (1 << 31) - 4
 
 
 def check_maximum(where: str, maximum: Any) -> float | None:
@@ -36,11 +35,11 @@ def measured(values: Callable[[list], Any]) -> float:
 
     Two rounds: at random points all over the cube, and at random points of the small cubes around the densest.
     """
-    u = uniform(3, Key(0), mi.Float, POINTS, stream=POINT_STREAM)
+    u = uniform(3, Key(0), mi.Float, POINTS, stream=streams.DENSITIES)
     first = values(u).numpy()
     densest = np.argpartition(first, -DENSEST)[-DENSEST:].astype(np.uint32)
     cell = dr.repeat(mi.UInt32(densest), AROUND)
-    offsets = uniform(3, Key(0, step=1), mi.Float, DENSEST * AROUND, stream=POINT_STREAM)
+    offsets = uniform(3, Key(0, step=1), mi.Float, DENSEST * AROUND, stream=streams.DENSITIES)
     side = POINTS ** (-1 / 3)
     around = [
         dr.clip(dr.gather(mi.Float, x, cell) + (v - 0.5) * 2 * side, 0, 1) for x, v in zip(u, offsets, strict=True)
@@ -52,7 +51,7 @@ def measured(values: Callable[[list], Any]) -> float:
 def exceeded(where: str, values: Callable[[list], Any], limit: float, samples: int, seed: int) -> tuple[float, float]:
     """The share of random points where ``values`` are above ``limit``, and the largest value divided by ``limit``."""
     samples, seed = check_positive(where, "samples", samples), check_unsigned(where, "seed", seed)
-    y = values(uniform(3, Key(seed), mi.Float, samples, stream=CHECK_STREAM))
+    y = values(uniform(3, Key(seed), mi.Float, samples, stream=streams.DENSITY_CHECKS))
     count, most = int(dr.count(y > limit)[0]), float(dr.max(y)[0]) / limit
     if count:
         cut = f"at {count} of {samples} points the density is above the majorant, by up to {most:.3g} times, and is cut"
