@@ -19,7 +19,7 @@ import drjit as dr
 
 from coopnet import reference
 
-ACTIVATIONS = ("relu", "tanh", "softplus", "silu")
+ACTIVATIONS = ("relu", "tanh", "softplus", "silu", "sine")
 OCTAVES, WIDTH, DEPTH = 6, 64, 3
 
 

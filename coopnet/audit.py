@@ -82,7 +82,7 @@ class Audit:
 def audit(encoding: Any, network: Any, parts: list, work: type, precision: str, key: Key | None) -> Audit:
     """Evaluate the layers in working and in double precision; ``parts`` are single-precision coordinates."""
     single = type(parts[0])
-    samples = max(dr.width(v) for v in parts)
+    samples = dr.width(parts)
     if key is not None and key.index is None:
         key = Key(key.seed, dr.arange(dr.uint32_array_t(single), samples), key.step)
     run = _Run(samples, key, parts)

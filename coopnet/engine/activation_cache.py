@@ -80,7 +80,7 @@ class ActivationCache(Store):
         cls, plan: Plan, ops: Sequence[Op], xs: Sequence[Any], key: Key | None, brief: bool
     ) -> tuple[int, int, list[Affine], list[Affine]] | None:  # fmt: skip
         """Samples, bytes, and layers as for the class; ``None`` if the cache does not fit, or for one sample only."""
-        samples, itemsize = max(map(dr.width, xs)), dr.itemsize_v(spilled(type(xs[0])))
+        samples, itemsize = dr.width(xs), dr.itemsize_v(spilled(type(xs[0])))
         if samples == 1:  # the key may have many lanes: dropout then makes one vector into many
             return None
         unneeded = unneeded_outputs(ops, type(xs[0]), key, plan.vectors)

@@ -55,13 +55,23 @@ def _each(f: Callable[[Any], Any], x: Any) -> Any:
     return drnn.CoopVec([f(v) for v in x])
 
 
+def _single(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """``f`` computed in single precision where the argument is half."""
+
+    def run(x: Any) -> Any:
+        return type(x)(f(dr.float32_array_t(x)(x))) if dr.is_half_v(x) else f(x)
+
+    return run
+
+
 def _of_vectors(x: Any) -> bool:
     """Is a function of ``x`` to be computed by operations on vectors, though its components have a better one?
 
-    In half precision: a GPU takes longer to take a short vector apart than for a dozen operations on it. Long ones have
-    no place in its registers. Dr.Jit's derivatives of such formulas would be wrong at the bounds of minima and maxima.
+    Yes on a GPU, which takes longer to take a short vector apart than for a dozen operations on it. Long ones have no
+    place in its registers. Dr.Jit's derivatives of such formulas would be wrong at the bounds of minima and maxima.
     """
-    return dr.is_half_v(x.type) and len(x) <= limits.LONG_VECTOR and not dr.grad_enabled(x)
+    cuda = dr.backend_v(x.type) == dr.JitBackend.CUDA
+    return cuda and len(x) <= limits.LONG_VECTOR and not dr.grad_enabled(x)
 
 
 def _positive(y: Any) -> Any:
@@ -98,25 +108,22 @@ def _leaky_relu(x: Any, a: float) -> Any:
 
 def _softplus_array(x: Any, beta: float) -> Any:
     # |x| and max(x, 0) are written with min(x, 0): whatever its derivative at 0, that of softplus is 1/2.
-    return x - dr.minimum(x, 0) + dr.log(1 + dr.exp((2 * dr.minimum(x, 0) - x) * beta)) * (1 / beta)
+    def one(x: Any) -> Any:
+        low = dr.minimum(x, 0)
+        # the sum is at least 1; LLVM takes minutes for the logarithms of many half-precision numbers unless it knows
+        return x - low + dr.log(dr.maximum(1 + dr.exp((2 * low - x) * beta), 1)) * (1 / beta)
+
+    return _single(one)(x)
 
 
 def _softplus(x: Any, beta: float) -> Any:
-    if dr.grad_enabled(x):  # Dr.Jit cannot differentiate log2 of a cooperative vector on the GPU
+    # Dr.Jit cannot differentiate log2 of a cooperative vector on the GPU
+    if dr.grad_enabled(x) or (dr.is_half_v(x.type) and dr.backend_v(x.type) == dr.JitBackend.LLVM):
         return _each(lambda v: _softplus_array(v, beta), x)
     # the logarithm of 1 + 2^(c x), as long as the power is finite; beyond, softplus is x
     c = LOG2E * beta
     near = dr.minimum(x, (15 if dr.is_half_v(x.type) else 126) / c)
     return dr.fma(dr.log2(dr.exp2(near * c) + 1), 1 / c, x - near)
-
-
-def _single(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """``f`` computed in single precision where the argument is half."""
-
-    def run(x: Any) -> Any:
-        return type(x)(f(dr.float32_array_t(x)(x))) if dr.is_half_v(x) else f(x)
-
-    return run
 
 
 def _squareplus_array(x: Any, beta: float) -> Any:

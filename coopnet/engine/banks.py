@@ -106,7 +106,7 @@ class BankOp(NetworkOp):
         if which is None:
             # Warps take turns: neighbouring warps run at the same time, and would queue for the addresses of one bank.
             uint32 = dr.uint32_array_t(type(dys[0]))
-            which = dr.arange(uint32, max(dr.width(v) for v in [*dys, *xs])) // WARP % count
+            which = dr.arange(uint32, dr.width([*dys, *xs])) // WARP % count
         return dr.switch(which, bodies, xs, dys, key_args)
 
     def beforehand(self, xs: list, dys: list, samples: int) -> list:
@@ -180,7 +180,7 @@ class BankOp(NetworkOp):
         def forth(ops: Sequence[Op]) -> Callable[[list, list], list]:
             return lambda xs, key_args: self.plan.evaluate(ops, xs, key_from(key_args)).flat()
 
-        key_args = self._key_args(max(dr.width(v) for v in self.xs))
+        key_args = self._key_args(dr.width(self.xs))
         return dr.switch(which, [forth(ops) for ops in networks], self.xs, key_args)
 
     def _key_args(self, samples: int) -> list:

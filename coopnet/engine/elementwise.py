@@ -85,13 +85,14 @@ class Nonlinearity(Elementwise):
         if in_place(w, y) and (from_output or in_place(x)):
             at = None if from_output else x.numbers()
             return w.slope(lambda d: d * self.function.slope(at, y.numbers(), *params))
-        return packed(w) * self.function.slope(packed(x), packed(y), *params)
+        return packed(w) * self.derivative(record)
+
+    def derivative(self, record: Record) -> Any:
+        """The derivative at the input of ``record``: a vector or, if it is constant, a number."""
+        return self.function.slope(packed(record.x[0]), packed(record.y[0]), *self.layer.params())
 
     def kept_slope(self, record: Record, key: Key | None) -> Any:
-        params = self.layer.params()
-        if self.function.from_output(*params):
-            return None
-        return self.function.slope(packed(record.x[0]), packed(record.y[0]), *params)
+        return None if self.function.from_output(*self.layer.params()) else self.derivative(record)
 
     def curvature(self, x: Any, y: Any) -> Any:
         assert self.function.curvature is not None
@@ -149,8 +150,7 @@ class MaskedNonlinearity(Op):
     def kept_slope(self, record: Record, key: Key | None) -> Any:
         if len(record.y) > 1 or self._scale(record.y[0].type, key, 1) is not None:
             return None
-        before, params = record.inner[0].records[0], self.activation.layer.params()
-        slope = self.activation.function.slope(before.x[0], before.y[0], *params)
+        slope = self.activation.derivative(record.inner[0].records[0])
         return self.mask.value(slope, key) if isinstance(slope, drnn.CoopVec) else None
 
     def pullback(self, record: Record, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
@@ -159,7 +159,7 @@ class MaskedNonlinearity(Op):
         y = record.y[0]
         scale = self._scale(y.type, key, len(dy))
         if scale is None:
-            return pullback(record.inner[0], [packed(d) for d in dy], key, True, visit)
+            return pullback(record.inner[0], dy, key, True, visit)
         f, params = self.activation.function.dropped_slope, self.activation.layer.params()
         assert f is not None
         if in_place(dy[0], y) and dr.width(scale) == 1:

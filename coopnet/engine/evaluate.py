@@ -57,7 +57,7 @@ def situation_of(ops: Sequence[Op], x: Bundle) -> Situation:
     """The situation of ``ops``, evaluated now on the bundle ``x``."""
     network, xs, caller = Network(ops), flat(x), external_products.innermost()
     return here(
-        network, type(xs[0]), max(map(dr.width, xs)), vectors=len(x), weights=dr.grad_enabled(network.buffers),
+        network, type(xs[0]), dr.width(xs), vectors=len(x), weights=dr.grad_enabled(network.buffers),
         inputs=dr.grad_enabled(xs), frozen=frozen(), stacked=stacked() is not None,
         caller=caller is not None and caller.knows(network.buffers), runs=0 if caller is None else caller.runs,
     )  # fmt: skip
@@ -91,7 +91,7 @@ def _by_drjit(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
 def _differentiable(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
     """Evaluate a network as a custom operation of Dr.Jit."""
     if key is not None and plan.situation.network.dropout:
-        check_samples(key, max(map(dr.width, flat(x))))  # Dr.Jit would hide an error within a custom operation
+        check_samples(key, dr.width(flat(x)))  # Dr.Jit would hide an error within a custom operation
     loss, operation = loss_of(plan.ops), OPERATIONS[plan.strategy]
     if loss is not None and plan.strategy == "banks":
         # The call that fills banks evaluates the network again. With the loss in it, one evaluation is enough.
@@ -174,7 +174,7 @@ def input_gradient(ops: Sequence[Op], x: Any, key: Key | None) -> tuple[Any, lis
 
 
 def _gradient_in_kernel(plan: Plan, x: Any, key: Key | None) -> tuple[Any, list]:
-    tape = evaluate_in_kernel(for_backward(plan.ops, plan.situation, plan.strategy), [x], key)
+    tape = evaluate_in_kernel(for_backward(plan, plan.ops), [x], key)
     dx = pullback(tape, _ones(x, plan.situation), key, True, lambda *_: None)
     assert dx is not None
     return tape.y[0], list(dx[0])
@@ -183,7 +183,7 @@ def _gradient_in_kernel(plan: Plan, x: Any, key: Key | None) -> tuple[Any, list]
 def _gradient_again(plan: Plan, x: Any, key: Key | None) -> tuple[Any, list]:
     """Reverse mode in one kernel, in which each layer's input is evaluated again, from the network's input."""
     s, x = plan.situation, packed(x)
-    ops = for_backward(plan.ops, s, plan.strategy)
+    ops = for_backward(plan, plan.ops)
     records = forward(ops, [x], key).records
     y, dx = records[-1].y[0], _ones(x, s)
     behind_activations = [i for i in range(1, len(ops)) if ops[i].affine and not ops[i - 1].affine]

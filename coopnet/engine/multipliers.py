@@ -25,8 +25,7 @@ from ..jit.uniform import uniform
 from . import limits
 from .ops import Op, affine
 from .row_vectors import Rows, RowVector, columns
-from .situation import Situation
-from .strategies import AS_THEY_ARE, OFFERS, Backward, Matrix, choose, strategy_of
+from .strategies import AS_THEY_ARE, OFFERS, Matrix, choose, strategy_of
 
 
 class Multiplier:
@@ -149,9 +148,9 @@ def with_multipliers(ops: Sequence[Op], offer: str, back: bool = False, inputs: 
     return result
 
 
-def for_backward(ops: Sequence[Op], s: Situation, strategy: str) -> Sequence[Op]:
-    """The same ops with the multipliers of :data:`~.strategies.OFFERS` for gradients by this ``strategy``."""
-    return with_multipliers(ops, choose(OFFERS, Backward(s, strategy))[0], True, s.inputs)
+def for_backward(plan: Any, ops: Sequence[Op]) -> Sequence[Op]:
+    """``ops``, those of ``plan``, with the multipliers of :data:`~.strategies.OFFERS` for its gradients."""
+    return with_multipliers(ops, choose(OFFERS, plan)[0], True, plan.situation.inputs)
 
 
 def _multiplier(op: Any, forth: Matrix, there: Matrix, strategy: str, back: str) -> Multiplier | None:

@@ -29,7 +29,7 @@ class Plan:
         self.situation, self.ops, self.buffers = situation, situation.network.ops, situation.network.buffers
         #: How it is evaluated, by the name in :mod:`.strategies`.
         self.strategy = strategy
-        self.vectors, self.wants_x = situation.vectors, situation.inputs
+        self.vectors = situation.vectors
         #: The :class:`~.inner_loss.InnerLoss` that the backward pass computes, if any.
         self.loss: Any = None
 
@@ -44,8 +44,8 @@ class Plan:
 
     def pullback(self, tape: Tape, dys: list, key: Key | None, visit: Visit) -> list:
         """The inputs' gradients (empty unless wanted); ``visit`` as for :func:`pullback`."""
-        dx = pullback(tape, self._vectors(dys, tape), key, self.wants_x, visit, self.situation.cuda)
-        return flat(dx) if self.wants_x and dx is not None else []
+        dx = pullback(tape, self._vectors(dys, tape), key, self.situation.inputs, visit, self.situation.cuda)
+        return flat(dx) if self.situation.inputs and dx is not None else []
 
     def jvp(self, tape: Tape, moving: Sequence[Op], dxs: list, key: Key | None) -> list:
         return flat(jvp(tape, moving, self._vectors(dxs, tape), key))
@@ -92,7 +92,7 @@ class NetworkOp(dr.CustomOp):
         Copies for the backward pass are made here, too. Made later, they would launch a kernel for what the caller has
         scheduled meanwhile.
         """
-        return for_backward(ops, self.plan.situation, self.plan.strategy), None
+        return for_backward(self.plan, ops), None
 
     def forward(self) -> None:
         moving = rebase(self.ops, self.buffers, self.grad_in("buffers"))
@@ -101,11 +101,11 @@ class NetworkOp(dr.CustomOp):
 
     def backward(self) -> None:
         dys = self.grad_out()
-        samples = max(dr.width(v) for v in [*dys, *self.xs])
+        samples = dr.width([*dys, *self.xs])
         dys = present(dys, samples)
         with unmasked(type(dys[0])):
             dxs, gradients = self.pull_back(dys, samples)
-            if self.plan.wants_x:
+            if self.plan.situation.inputs:
                 self.set_grad_in("xs", dxs)
             if gradients is not None:
                 self.set_grad_in("buffers", gradients)

@@ -29,7 +29,7 @@ from .chunks import chunks
 from .memory import chunk_size
 from .network_op import NetworkOp, Plan, in_use
 from .ops import Op, Tape, matrices
-from .products import Product, Sums, vectors_together, who_multiplies
+from .products import Product, Sums, vectors_together
 from .row_vectors import Rows, spilled
 from .strategies import caller_multiplies
 
@@ -49,8 +49,7 @@ class SpillOp(NetworkOp):
         else:
             products, dxs = self._whole(dys, samples, cache)
             s, caller = self.plan.situation, external_products.innermost()
-            open_to = caller is not None and caller.open and caller_multiplies(s)
-            if products and caller is not None and who_multiplies(s.backend, open_to) == "caller":
+            if products and caller is not None and caller.open and caller_multiplies(s):
                 caller.leave(products)
                 return dxs, None
             sums.compute(products)
@@ -84,7 +83,7 @@ class SpillOp(NetworkOp):
         xs, leaf = self.xs, type(dys[0])
         sample = batch_sample([*dys, *xs], samples)
         dr.eval(xs, dys, sample)
-        dxs = [dr.empty(type(v), samples) for v in xs] if self.plan.wants_x else []
+        dxs = [dr.empty(type(v), samples) for v in xs] if self.plan.situation.inputs else []
         for part, key in chunks(dr.uint32_array_t(leaf), samples, chunk, self.key):
             x = [part.part(v) for v in xs]
             dy = part.cotangents(dys)
@@ -135,7 +134,7 @@ def spill(
     def visit(op: Affine, dy: Any, x: Any, biased: bool) -> Any:
         if cache is not None and op.multiplier.between_kernels:
             in_rows = op.multiplier.takes_cotangent(dy)
-            rows = dy.rows if in_rows else Rows(list(dy) if mask is None else only(mask, list(dy)), samples)
+            rows = dy.rows if in_rows else Rows(only(mask, list(dy)), samples)
             dr.eval(rows.numbers)
             if weights:
                 products.append(Product(op, rows, x.rows, "matrix"))
@@ -145,7 +144,7 @@ def spill(
         ends = cache is not None and cache.ends(op)
         if not weights and not ends:
             return None
-        cotangents = list(dy) if mask is None else only(mask, list(dy))
+        cotangents = only(mask, list(dy))
         if cache is not None:
             activation = x.rows
         else:
@@ -167,4 +166,4 @@ def spill(
     dys = request_registers(dys, matrices(ops), used)
     # the caller evaluates dx together with the rows; later, it would evaluate the whole network again
     dx = plan.pullback(tape, dys, key, visit)
-    return products, dx if mask is None else only(mask, dx)
+    return products, only(mask, dx)

@@ -63,7 +63,7 @@ def evaluate(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
     assert stack is not None
     xs, lanes = flat(x), dr.width(stack.which)
     ensure(not symbolic(), f"a network {_OF_LANES} is evaluated in a symbolic loop", StackError)
-    samples = max(dr.width(v) for v in xs)
+    samples = dr.width(xs)
     wrong = f"a network {_OF_LANES} is evaluated at {samples} samples, where there are {lanes} lanes"
     ensure(samples in (1, lanes), wrong, StackError)
     xs = [of_width(v, lanes) for v in xs]

@@ -63,7 +63,7 @@ class StoreOp(SpillOp):
 def input_gradient_from_rows(plan: Plan, x: Any, key: Key | None) -> tuple[Any, list]:
     """The single output of a network and its gradient with respect to the input."""
     xs = flat([x])
-    cache = ActivationCache.make(plan, for_backward(plan.ops, plan.situation, plan.strategy), xs, key)
+    cache = ActivationCache.make(plan, for_backward(plan, plan.ops), xs, key)
     assert cache is not None
     y = cache.filled(plan.evaluate(cache.ops, xs, key, cache).flat())
     _, dx = back_from(cache, plan, xs, [dr.full(type(y[0]), 1, cache.samples)], key)

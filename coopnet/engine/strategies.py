@@ -274,26 +274,22 @@ EVALUATION = (
 AS_THEY_ARE = "matrices as they are"
 
 
-class Backward(NamedTuple):
-    """A network that is evaluated forward and back in the ``situation``, by this ``strategy`` of another table."""
-
-    situation: Situation
-    strategy: str
-
-
+# The rows take a :class:`~.network_op.Plan`: a situation, and the strategy that another table has chosen for it.
 OFFERS = (
     Row(
         "transposed copies",
-        lambda b: b.situation.cuda and b.strategy in ("store", "activations again") and long_vectors(b.situation),
+        lambda plan: (
+            plan.situation.cuda and plan.strategy in ("store", "activations again") and long_vectors(plan.situation)
+        ),
         "OptiX multiplies more slowly by a transposed matrix; copies are made in a kernel before",
     ),
     Row(
         "between kernels",
-        lambda b: b.strategy == "store" and not b.situation.cuda,
+        lambda plan: plan.strategy == "store" and not plan.situation.cuda,
         "vectors are rows in memory, and products of matrices keep outputs in registers",
     ),
-    Row("unrolled", lambda b: worth_unrolling(b.situation), _UNROLLED),
-    Row("copies", lambda b: worth_copies(b.situation), _COPIES),
+    Row("unrolled", lambda plan: worth_unrolling(plan.situation), _UNROLLED),
+    Row("copies", lambda plan: worth_copies(plan.situation), _COPIES),
     Row(AS_THEY_ARE, _always, "copies pay for many samples, and on GPUs only for long vectors"),
 )
 

@@ -266,4 +266,4 @@ def samples(x: Any, kind_: str) -> int:
     """Number of samples: columns of a tensor, lanes of everything else."""
     if kind_ in (TENSOR, NUMPY):
         return int(x.shape[1])
-    return max(dr.width(v) for v in components(x))  # dr.width() of a CoopVec is always 1
+    return dr.width(components(x))  # dr.width() of a CoopVec is always 1

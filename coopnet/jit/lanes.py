@@ -27,8 +27,8 @@ def live(gradients: Sequence[Any]) -> Any:
 
 
 def only(mask: Any, values: Sequence[Any]) -> list[Any]:
-    """``values`` in the lanes of ``mask``, zeros in the others."""
-    return [dr.select(mask, v, 0) for v in values]
+    """``values`` in the lanes of ``mask``, zeros in the others. ``None`` is a mask of all lanes."""
+    return list(values) if mask is None else [dr.select(mask, v, 0) for v in values]
 
 
 #: Lanes of a GPU that branch together.

@@ -106,7 +106,7 @@ class AtomicSums:
         target = self.sums
         if n > 1:
             terms, index = vertices[0]
-            warp = dr.arange(type(index), max(dr.width(v) for v in (index, *terms))) // WARP
+            warp = dr.arange(type(index), dr.width([index, *terms])) // WARP
             # negative differences are right, too, since indices wrap around
             offset = (self.starts[number] - level.offset) & 0xFFFFFFFF
             offset += grid.which * ((self.room - grid.levels[-1].end) & 0xFFFFFFFF)

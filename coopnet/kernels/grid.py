@@ -129,7 +129,7 @@ class FeatureGrid:
         """
         if not dr.grad_enabled(self.data):
             return self.interpolate(self.data, coordinates, tangents)
-        counts = counts or self.copies(max(dr.width(v) for v in flat([coordinates, *tangents])))
+        counts = counts or self.copies(dr.width(flat([coordinates, *tangents])))
         if not ordered and (symbolic() or max(counts) == 1):  # Dr.Jit's own derivative adds to one copy
             return self.interpolate(self.data, coordinates, tangents)
         op = _FixedPointOp if ordered else _AtomicsOp
@@ -290,7 +290,7 @@ class _ParametersOp(dr.CustomOp):
         incoming = self.grad_out()
         self.set_grad_in("values", incoming)
         # lanes that have left a loop add nothing, but would still influence the scale of the sums
-        incoming = present(incoming, max(dr.width(v) for v in [*incoming, *self.coordinates]))
+        incoming = present(incoming, dr.width([*incoming, *self.coordinates]))
         self.set_grad_in("data", self.sums(split(incoming, 1 + len(self.tangents))))
 
     def sums(self, cotangents: list[list]) -> Any:
@@ -355,7 +355,7 @@ class _FixedPointOp(_ParametersOp):
     def _lanes(self, cotangents: list[list]) -> Any:
         """An array with an entry for every lane."""
         parts = [*flat(cotangents), *self.coordinates]
-        lanes = dr.zeros(self.grid.dtype, max(dr.width(v) for v in parts))
+        lanes = dr.zeros(self.grid.dtype, dr.width(parts))
         return self.coordinates[0] + cotangents[0][0] + lanes
 
     def _terms(self, lanes: Any) -> Any:

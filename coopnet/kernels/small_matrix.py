@@ -56,7 +56,7 @@ class _ProductOp(dr.CustomOp):
 
     def backward(self) -> None:
         dy, columns = self.grad_out(), len(self.coordinates)
-        dy = present(dy, max(dr.width(v) for v in [*dy, *self.coordinates]))
+        dy = present(dy, dr.width([*dy, *self.coordinates]))
         leaf = type(dy[0])
         with unmasked(leaf):
             rows = _entries(self.matrix, columns)

@@ -70,7 +70,7 @@ class Fourier(Encoding):
         for periods in project(matrix, [type(matrix)(x) for x in coordinates]):
             y += dr.sincos((periods - dr.round(periods)) * (2 * math.pi))
         # tangents get a lane for every sample; otherwise each matrix entry's gradient would be a separate sum
-        lanes = dr.zeros(type(matrix), max(dr.width(v) for v in coordinates))
+        lanes = dr.zeros(type(matrix), dr.width(coordinates))
         dys = []
         for tangent in tangents:
             parts: list[Any] = []

@@ -75,7 +75,7 @@ class Pad(Encoding):
 
     def _between(self, features: list, value: float) -> list:
         # tensors need an entry for every sample
-        constant = dr.full(type(features[0]), value, max(dr.width(v) for v in features))
+        constant = dr.full(type(features[0]), value, dr.width(features))
         return [constant] * self.before + features + [constant] * self.after
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:

@@ -63,7 +63,7 @@ def of_all_lanes(bundle: list) -> list:
     Dropout would give a constant of one lane the mask of one sample.
     """
     parts = [list(vector) for vector in bundle]
-    lanes = max(dr.width(v) for v in kinds.flat(parts))
+    lanes = dr.width(kinds.flat(parts))
     return [
         rebuilt([kinds.of_width(v, lanes) for v in part], vector) for part, vector in zip(parts, bundle, strict=True)
     ]

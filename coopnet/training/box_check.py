@@ -52,7 +52,7 @@ def message(field: NeuralField, notes: list[tuple[Any, list, Any]]) -> str:
 
 def _lanes(field: NeuralField, parts: list, active: Any, numbers: list[int]) -> tuple[Any, Any]:
     """Two masks: the active samples that lie outside, and all active samples."""
-    lanes = max(dr.width(v) for v in (*parts, *([] if active is None else [active])))
+    lanes = dr.width([*parts, *([] if active is None else [active])])
     there = dr.full(dr.mask_t(parts[0]), True, lanes)
     mapped = to_unit(parts, field.bounds)
     outside = ~there

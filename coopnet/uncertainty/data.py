@@ -90,5 +90,5 @@ def pair(drawn: Any, field: NeuralField, where: str, what: str) -> tuple[list, l
         outputs = len(list(field(coordinates)))  # traced, not run
     count = len(targets)
     ensure(count == outputs, f"{where}: {what} targets with {count} components, but the field has {outputs} outputs.")
-    samples = max(dr.width(v) for v in (*coordinates, *targets))
+    samples = dr.width([*coordinates, *targets])
     return [kinds.of_width(v, samples) for v in coordinates], [kinds.of_width(v, samples) for v in targets]

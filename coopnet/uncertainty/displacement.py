@@ -93,7 +93,7 @@ class _Watched(NeuralField):
         ensure(not symbolic(), f"{where} evaluates the field in a symbolic loop or call; {advice}.", RuntimeError)
         kind, leaf = kinds.in_kernels(p, where, single=True)
         single, parts = dr.float32_array_t(leaf), kinds.rows(p, kind)
-        width = max(dr.width(v) for v in parts)
+        width = dr.width(parts)
         moves = [dr.zeros(single, width) for _ in self.encoding.sides]
         dr.enable_grad(moves)
         attached = f"{where} evaluates the field where derivatives are suspended; {advice}."
@@ -156,7 +156,7 @@ def _products(field: NeuralField, inputs: Any, targets: list, which: list, predi
     """The terms of one batch in the sums of the displacements; the sum of its squared errors, the share of its samples
     in the box, and its number of predictions. ``which`` are the numbers of the targets, in memory."""
     values, unit, moves = _followed(field, inputs, targets, predict)
-    n, width = max(dr.width(v) for v in (*values, *targets)), dr.width(moves[0])
+    n, width = dr.width([*values, *targets]), dr.width(moves[0])
     half = field.precision == "half"
     scale, rows = _HALF_SCALE if half else 1.0, []
     for number in which:
@@ -185,7 +185,7 @@ def _followed(field: NeuralField, inputs: Any, targets: list, predict: Callable)
     calls = len(watched.seen)
     ensure(calls == 1, f"{_WHERE}: predict evaluates the field {calls} times; once, at all samples, is needed.")
     ((unit, moves),) = watched.seen
-    n, width = max(dr.width(v) for v in (*values, *targets)), dr.width(moves[0])
+    n, width = dr.width([*values, *targets]), dr.width(moves[0])
     many = f"{_WHERE}: predict evaluated the field at {width} samples for {n} predictions"
     # with an occupancy grid, ray_march() leaves samples out, but not in a frozen function
     ensure(width % n == 0 or not frozen(), f"{many}; the number must be a multiple of {n}.")

@@ -215,7 +215,7 @@ class _ParameterSums:
         dr.eval(self.entries)
         self.matrix = self.matrix + matrix.numpy()
         self.squares += float(squares.numpy()[0])
-        width = max(dr.width(v) for v in coordinates)
+        width = dr.width(coordinates)
         self.samples += width
         self.terms += width * len(targets)
 

@@ -120,7 +120,7 @@ def over_passes(evaluate: Any, count: Any, leaf: type, differentiable: bool = Fa
     with dr.suspend_grad():
         like = evaluate(uint32(0))  # traced, not run, for the kind and number of the results
         outputs = kinds.components(like)
-        width = max(dr.width(v) for v in outputs)
+        width = dr.width(outputs)
         zeros = [dr.zeros(f32, width) for _ in outputs]
 
         def update(i: Any, mean: list, spread: list) -> tuple:
