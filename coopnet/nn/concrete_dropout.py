@@ -60,7 +60,7 @@ class ConcreteDropout(Dropout):
     r"""Dropout that learns its rate (Gal, Hron and Kendall 2017).
 
     Its parameter is the logit of :math:`p`. **Where the rate has a gradient**, as in :func:`fit`, masks are relaxed so
-    that it has one. That is, gradients are enabled for the parameter, whether or not they are suspended. In a training
+    that it has one. That is, the parameter has gradients enabled, even if suspended now. In a training
     loop of your own, evaluate a loaded or copied field to see the other masks.
 
     .. math::

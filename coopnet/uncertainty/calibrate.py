@@ -18,7 +18,9 @@ from .linearized import is_drawn
 from .mc_dropout import mc_dropout
 
 _WHERE = "calibrate"
-METHODS = ("factor", "isotonic")
+METHODS = ("factor", "noise", "isotonic")
+#: Steps to the largest likelihood.
+STEPS = 2000
 #: Neighbours whose squared errors are averaged before a curve is fitted: a single error may be zero by chance.
 NEIGHBOURS = 25
 
@@ -27,15 +29,20 @@ class Calibrated:
     """A field with deviations that :func:`calibrate` has corrected: ``mean, deviation = calibrated(p)``.
 
     ``factor`` is the factor of the deviations. For the method ``"isotonic"`` it is the ratio of their root mean squares
-    after and before. A ``Calibrated`` is a Dr.Jit PyTree.
+    after and before. ``noise`` is the deviation of the targets' noise, and 0 unless the method is ``"noise"``. A
+    ``Calibrated`` is a Dr.Jit PyTree.
     """
 
     DRJIT_STRUCT = {
-        "field": object, "key": object, "samples": int, "factor": float, "knots": object, "values": object,
+        "field": object, "key": object, "samples": int, "factor": float, "noise": float, "knots": object,
+        "values": object,
     }  # fmt: skip
 
-    def __init__(self, field: Any = None, key: Any = None, samples: int = 2, factor: float = 1.0, table: Any = None):
-        self.field, self.key, self.samples, self.factor = field, key, samples, factor
+    def __init__(
+        self, field: Any = None, key: Any = None, samples: int = 2, factor: float = 1.0, noise: float = 0.0,
+        table: Any = None,
+    ):  # fmt: skip
+        self.field, self.key, self.samples, self.factor, self.noise = field, key, samples, factor, noise
         self.knots: Any = None if table is None else table[0]
         self.values: Any = None if table is None else table[1]
 
@@ -48,7 +55,8 @@ class Calibrated:
 
     def _corrected(self, deviation: Any) -> Any:
         if self.knots is None:
-            return deviation * self.factor
+            scaled = deviation * self.factor
+            return dr.sqrt(dr.fma(scaled, scaled, self.noise**2)) if self.noise else scaled
         single, uint32 = dr.float32_array_t(type(deviation)), dr.uint32_array_t(type(deviation))
         x, last = single(deviation), dr.width(self.knots) - 1
         above = dr.binary_search(0, last, lambda i: dr.gather(single, self.knots, uint32(i)) < x)
@@ -59,7 +67,7 @@ class Calibrated:
 
     def __repr__(self) -> str:
         how = f"factor {self.factor:.4g}" if self.knots is None else f"{dr.width(self.knots)} knots"
-        return f"<Calibrated: {how}>"
+        return f"<Calibrated: {how}{f', noise {self.noise:.4g}' if self.noise else ''}>"
 
 
 def calibrate(
@@ -72,6 +80,8 @@ def calibrate(
 
     ==============  ===============================================================================================
     ``"factor"``    :math:`c\,\sigma` with :math:`c^2 = \frac1n \sum_i e_i^2 / \sigma_i^2`, of largest likelihood
+    ``"noise"``     :math:`\sqrt{c^2 \sigma^2 + s^2}`, with :math:`c` and the deviation :math:`s` of the targets' noise
+                    of largest likelihood; for targets with noise, which a factor alone would take for errors
     ``"isotonic"``  :math:`\sqrt{g(\sigma)}`: of all non-decreasing functions, :math:`g` is the closest to the means
                     of the :math:`e_i^2` of about 25 neighbours in :math:`\sigma` (Barlow et al. 1972), linear between
                     the means of its steps and constant beyond; for deviations in the right order whose sizes are not
@@ -84,7 +94,7 @@ def calibrate(
     Args:
         field: a built and trained field that :func:`mc_dropout` takes.
         held_out: the pair ``(coordinates, targets)``, nested arrays or lists of arrays; a few hundred samples at least.
-        method: ``"factor"`` or ``"isotonic"``.
+        method: ``"factor"``, ``"noise"`` or ``"isotonic"``.
         samples, seed: arguments of :func:`mc_dropout`, for fields that need it.
 
     Returns:
@@ -120,11 +130,14 @@ def calibrate(
     s = np.maximum(s, 1e-6 * s.max())  # not 0 where all draws agree by chance
     if method == "factor":
         return Calibrated(field, key, samples, float(np.sqrt(np.mean(e / np.square(s)))))
+    if method == "noise":
+        factor, noise = of_largest_likelihood(s, e)
+        return Calibrated(field, key, samples, factor, noise)
     knots, values = isotonic(s, e, NEIGHBOURS)
     values = np.sqrt(values)
     factor = float(np.sqrt(np.mean(np.square(np.interp(s, knots, values))) / np.mean(np.square(s))))
     table = [from_numpy(v.astype(np.float32), single) for v in (knots, values)]
-    return Calibrated(field, key, samples, factor, table)
+    return Calibrated(field, key, samples, factor, table=table)
 
 
 def moments(field: Any, p: Any, key: Key, samples: int) -> tuple[Any, Any]:
@@ -132,6 +145,24 @@ def moments(field: Any, p: Any, key: Key, samples: int) -> tuple[Any, Any]:
     if members_of(field) is not None or is_drawn(field):
         return field(p), field.std(p)
     return mc_dropout(field, p, key, samples)
+
+
+def of_largest_likelihood(deviations: np.ndarray, squares: np.ndarray) -> tuple[float, float]:
+    r""":math:`c` and :math:`s` that maximize the likelihood of squared errors :math:`e^2`, normal with variances
+    :math:`v = c^2 \sigma^2 + s^2`.
+
+    Each step multiplies the coefficient of a term :math:`u` of :math:`v` by the root of :math:`\sum u e^2 / v^2` over
+    :math:`\sum u / v`, by which the likelihood cannot fall (Fevotte and Idier 2011, *Algorithms for nonnegative matrix
+    factorization with the beta-divergence*, section 4.1, for the divergence of Itakura and Saito).
+    """
+    terms = np.stack([np.square(deviations), np.ones_like(deviations)])
+    terms /= terms.mean(axis=1, keepdims=True)
+    coefficients = np.full(2, squares.mean() / 2)
+    for _ in range(STEPS):
+        v = coefficients @ terms
+        coefficients *= np.sqrt((terms @ (squares / v**2)) / (terms @ (1 / v)))
+    factor, noise = np.sqrt(coefficients / [np.square(deviations).mean(), 1])
+    return float(factor), float(noise)
 
 
 def isotonic(x: np.ndarray, y: np.ndarray, least: int = 1) -> tuple[np.ndarray, np.ndarray]:

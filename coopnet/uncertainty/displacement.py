@@ -11,6 +11,7 @@ import numpy as np
 
 from ..bounds import corners, to_unit
 from ..checks import check_int, ensure, entries, shown
+from ..checks.warn import warn
 from ..field import NeuralField
 from ..jit import kinds
 from ..jit.batch_size import pin_batch_size, summed
@@ -31,6 +32,8 @@ _HALF_SCALE = 256.0
 _MOST = 1 << 26
 #: Share of the samples that must lie in the box.
 _INSIDE = 0.1
+#: Share of the data below which a warning is given. Of samples along rays, many may lie outside.
+_NEARLY_ALL = 0.9
 
 
 def displaced(field: NeuralField, spatial: Any) -> NeuralField:
@@ -130,7 +133,10 @@ class DisplacementSums:
         squares, share, count = (float(v.numpy()[0]) for v in numbers)
         box = "the field's bounds" if self.field.bounds else "the unit cube; build the field with bounds"
         needed = f"{_INSIDE:.0%} are needed"
-        ensure(share >= _INSIDE, f"{_WHERE}: {share:.1%} of the samples lie within {box}; {needed} for spatial.")
+        lie = f"{_WHERE}: {share:.1%} of the samples lie within {box}"
+        ensure(share >= _INSIDE, f"{lie}; {needed} for spatial.")
+        if self.entries is None and share < _NEARLY_ALL and self.predict is _evaluated:
+            warn(f"{lie}. The deviations outside are those of its border.")
         self.entries = sums if self.entries is None else self.entries + sums
         dr.eval(self.entries)
         self.squares += squares

@@ -9,7 +9,7 @@ from support.arrays import assert_same, precisions
 
 import coopnet as cn
 from coopnet import reference as ref
-from coopnet.uncertainty.calibrate import NEIGHBOURS, isotonic
+from coopnet.uncertainty.calibrate import NEIGHBOURS, isotonic, of_largest_likelihood
 
 N = 400
 
@@ -147,7 +147,35 @@ def test_isotonic(backend, ns):
     assert curve.factor == pytest.approx(np.sqrt(np.mean(after**2) / np.mean(s**2)), rel=1e-2)
 
 
-@pytest.mark.parametrize("method", ["factor", "isotonic"])
+@pytest.mark.parametrize("factor, noise", [(2.0, 0.1), (1.0, 0.0), (5.0, 0.01), (0.0, 0.2)])
+def test_the_largest_likelihood_with_noise(factor, noise):
+    rng = np.random.default_rng(0)
+    deviation = np.exp(rng.normal(-3, 1, 2000))
+    error = rng.normal(size=2000) * np.hypot(factor * deviation, noise)
+    found = of_largest_likelihood(deviation, error**2)
+    np.testing.assert_allclose(found, ref.calibrate_noise(error, deviation), rtol=0.02, atol=2e-3)
+    np.testing.assert_allclose(found, (factor, noise), rtol=0.1, atol=0.1 if factor == 0 else 3e-3)
+
+
+def test_targets_with_noise(backend, ns):
+    """A factor alone would scale the deviations to the noise, also where the field is uncertain."""
+    field = make_field(backend)
+    p, _ = data(ns, field)
+    mean, deviation = (v.numpy() for v in cn.mc_dropout(field, p, cn.Key(0), 16))
+    error = np.random.default_rng(5).normal(size=mean.shape) * np.hypot(1.5 * deviation, 0.2)
+    targets = [ns.Float(v) for v in (mean + error).astype(np.float32)]
+    calibrated = cn.calibrate(field, (p, targets), method="noise", samples=16)
+    expected = ref.calibrate_noise(error, deviation)
+    np.testing.assert_allclose((calibrated.factor, calibrated.noise), expected, rtol=0.02)
+    assert calibrated.noise == pytest.approx(0.2, rel=0.2)
+    expected = np.hypot(calibrated.factor * deviation, calibrated.noise)
+    np.testing.assert_allclose(calibrated(p)[1].numpy(), expected, rtol=1e-4)
+    alone = cn.calibrate(field, (p, targets), samples=16)
+    likelihoods = [cn.negative_log_likelihood(*(v.numpy() for v in c(p)), mean + error) for c in (calibrated, alone)]
+    assert likelihoods[0] < likelihoods[1] and "noise 0." in repr(calibrated)
+
+
+@pytest.mark.parametrize("method", ["factor", "noise", "isotonic"])
 def test_frozen_and_in_loops(backend, ns, method):
     field = make_field(backend)
     p, targets = data(ns, field)

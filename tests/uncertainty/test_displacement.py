@@ -269,3 +269,15 @@ def test_one_kernel_for_the_derivatives_of_all_outputs(ns, backend):
         sizes = [k["operation_count"] for k in history]
         kernels.append(len({size for size in sizes if size > 0.8 * max(sizes)}))  # hashes depend on addresses, too
     assert kernels == [1, 1]
+
+
+def test_data_outside_the_box(backend, ns):
+    """Deviations say nothing there, which is not to be found out from results."""
+    field = make_field(backend)
+    inside, outside = ([ns.Float(v) for v in box(u)] for u in (np.full((2, 100), 0.5), np.full((2, 20), 1.5)))
+    targets = [ns.Float(0)] * 2
+    cn.laplace(field, lambda key: (inside, targets), 1, spatial=4)
+    both = [dr.concat([a, b]) for a, b in zip(inside, outside, strict=True)]
+    with pytest.warns(RuntimeWarning, match="83.3% of the samples lie within the field's bounds") as found:
+        cn.laplace(field, lambda key: (both, targets), 2, spatial=4)
+    assert len(found) == 1
