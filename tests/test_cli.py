@@ -295,6 +295,16 @@ def test_render_sizes(fitted, tmp_path, size, backend):
         np.testing.assert_array_equal(Image.open(target), Image.open(fitted / "reconstruction.png"))
 
 
+def test_the_region_of_a_picture(fitted, tmp_path, backend, capsys):
+    target, checkpoint = tmp_path / "picture.png", fitted / "field.safetensors"
+    draw = ["render", str(checkpoint), "--size", "12x16", "--backend", backend, "-o", str(target), "--region"]
+    assert cli.main([*draw, "0,0,0.5,1"]) == 0
+    expected = np.clip(images.render(cn.load(checkpoint, backend), 12, 16, (0, 0, 0.5, 1)), 0, 1)
+    np.testing.assert_allclose(np.asarray(Image.open(target), np.float32) / 255, expected, atol=1.01 / 255)
+    for wrong in ("0,0,0,1,1,1", "0,0,0,1"):
+        fails(capsys, [*draw, wrong], 2, "--region", "left, top, width and height are needed")
+
+
 def test_render_uncertainty(fitted, tmp_path, backend):
     arguments = ["render", str(fitted / "field.safetensors"), "--size", "12x8", "--backend", backend]
     arguments += ["--mc-samples", "8", "-o"]

@@ -9,7 +9,7 @@ import drjit as dr
 import numpy as np
 
 from ..bounds import corners
-from ..checks import check, check_choice, check_number, is_number
+from ..checks import check, check_choice, check_number, entries, is_number
 from ..derivatives import numerical_gradient
 from ..field import NeuralField
 from ..image.evaluate import arrays, check_drawable, check_size
@@ -25,20 +25,23 @@ DISTANCE, ANGLE = 2.4, 0.27  #: of the camera from the centre, and the tangent o
 
 
 def render(
-    field: NeuralField, width: int, height: int, azimuth: float = 30.0, elevation: float = 20.0, up: str = "y"
-) -> np.ndarray:
-    """The zero set of ``field`` in the box of its bounds, or the unit cube, as a shaded picture, float32 ``(height,
-    width, 3)``, on white.
+    field: NeuralField, width: int, height: int, azimuth: float = 30.0, elevation: float = 20.0, up: str = "y",
+    region: Any = None,
+) -> np.ndarray:  # fmt: skip
+    """The zero set of ``field`` in a box as a shaded picture, float32 ``(height, width, 3)``, on white.
 
     Args:
         field: a built field of 3 coordinates whose only output is a signed distance in the units of its coordinates.
         width, height: in pixels; each is the mean of 4 rays.
         azimuth, elevation: of the camera, in degrees.
         up: the axis that points up in the picture, ``"x"``, ``"y"`` or ``"z"``.
+        region: the box, six numbers: its lowest corner and its highest. ``None`` is the box of the field's bounds, or
+            the unit cube.
 
     Raises:
         TypeError, ValueError: a field that is not built, or has not 3 coordinates and one output; sizes that are not
-            positive; angles that are not numbers, an ``elevation`` outside [-90, 90]; another ``up``.
+            positive; angles that are not numbers, an ``elevation`` outside [-90, 90]; another ``up``; a ``region`` of
+            other numbers.
 
     >>> mesh.render(mesh.make_field(encoding="identity", units=16).build(), width=6, height=4).shape
     (4, 6, 3)
@@ -51,7 +54,7 @@ def render(
     check(inside, where, "elevation", elevation, "a number in [-90, 90]")
     check_choice(where, "up", up, tuple(AXES))
     ns = arrays(field)
-    low, high = corners(field.bounds, 3)
+    low, high = corners(field.bounds, 3) if region is None else _box(where, region)
     size = float((high - low).max())
     eye, *directions = _camera(azimuth, elevation, AXES[up])
     basis = [ns.Array3f(*map(float, v)) for v in (0.5 * (low + high) + size * (eye - 0.5), *directions, low, high)]
@@ -66,6 +69,13 @@ def render(
         values[start : start + n] = _shade(ns, field, basis, index, columns, rows).numpy().T
     # averaged before the gamma correction
     return values.reshape(height, SIDE, width, SIDE, 3).mean(axis=(1, 3)) ** (1 / GAMMA)
+
+
+def _box(where: str, region: Any) -> tuple[np.ndarray, np.ndarray]:
+    numbers: list[Any] = entries(where, "region", region) if isinstance(region, (tuple, list, np.ndarray)) else []
+    valid = len(numbers) == 6 and all(map(is_number, numbers)) and all(np.subtract(numbers[3:], numbers[:3]) > 0)
+    check(valid, where, "region", region, "six numbers, the lowest corner of a box and its highest,")
+    return np.array(numbers[:3], float), np.array(numbers[3:], float)
 
 
 def _camera(azimuth: float, elevation: float, axes: tuple) -> list[np.ndarray]:

@@ -298,6 +298,10 @@ def test_pictures_of_surfaces_show_the_box(backend):
     expected = mesh.render(ball(None, 1), 24, 16)
     assert (expected < 0.99).any(axis=2).mean() > 0.1
     assert np.abs(found - expected).mean() < 5e-3
+    given = mesh.render(ball(((-10, 0, 5), (20, 30, 35)), 30), 24, 16, region=(-10, 0, 5, 20, 30, 35))
+    np.testing.assert_array_equal(given, found)
+    wider = mesh.render(ball(None, 1), 24, 16, region=(-0.5, -0.5, -0.5, 1.5, 1.5, 1.5))
+    assert (wider < 0.99).any(axis=2).mean() == pytest.approx((expected < 0.99).any(axis=2).mean() / 4, rel=0.3)
 
 
 # ---- What it is for ------------------------------------------------------------------------------------------
