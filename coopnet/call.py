@@ -50,7 +50,9 @@ class Call:
         kind, leaf = kinds.in_kernels(p, where, single=True)
         coordinates = kinds.features(p, kind)
         if coordinates != in_features:
-            raise ValueError(f"{where}: p has {coordinates} coordinates, but the field takes {in_features}.")
+            turned = kind == kinds.TENSOR and kinds.samples(p, kind) == in_features
+            hint = "; the shape of a tensor is (coordinates, samples)" if turned else ""
+            raise ValueError(f"{where}: p has {coordinates} coordinates, but the field takes {in_features}{hint}.")
         check_type(where, "key", key, Key | None, "a coopnet.Key or None")
         self.kind, self.leaf, self.single = kind, leaf, dr.float32_array_t(leaf)
         self.key = None if key is None else key.traced(dr.uint32_array_t(leaf))

@@ -72,10 +72,10 @@ def name_of(backend: Any) -> str:
 
     from ..checks import shown  # not above: it imports Dr.Jit
 
-    what = f"require: backend={shown(backend)}"
+    what = f"backend={shown(backend)}"
     if isinstance(backend, str):
         if backend not in BACKENDS:
-            raise ValueError(f'{what} is not a backend; use "auto", "llvm" or "cuda".')
+            raise ValueError(f'{what} is not a backend; use "auto", "llvm" (the CPU) or "cuda" (NVIDIA GPUs).')
         return backend
     if isinstance(backend, type) and dr.is_array_v(backend):
         backend = dr.backend_v(backend)

@@ -140,6 +140,8 @@ def _fit_image(source: Path, output: Path, chosen: dict, settings: dict, run: di
         except ValueError as error:
             known = ", ".join(suffix[1:].upper() for suffix in MESHES)
             hint = f"; meshes are those with the suffix of {known} (in Python, coopnet.mesh.load reads others)"
+            if source.suffix.lower() == ".json":
+                hint = "; for a configuration, use coopnet convert, or coopnet.from_config in Python"
             hint = hint if "not an image" in str(error) else ""
             raise ValueError(f"{str(error).rstrip('.')}{hint}.") from None
     height, columns, channels = values.shape

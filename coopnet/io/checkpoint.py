@@ -267,7 +267,8 @@ def read_file(path: str | os.PathLike[str], where: str, training: bool) -> Check
                 except (ValueError, TypeError, OverflowError) as error:  # NumPy rejects the shape
                     raise _bad(where, path, f"{shown(name)} cannot be read: {error}.") from None
     except library.SafetensorError as error:
-        raise _bad(where, path, f"not a safetensors file, or a damaged or truncated one ({error}).") from None
+        hint = "; coopnet convert makes one of a configuration" if str(path).lower().endswith(".json") else ""
+        raise _bad(where, path, f"not a safetensors file, or a damaged or truncated one ({error}){hint}.") from None
     return Checkpoint(architecture, user, tensors)
 
 

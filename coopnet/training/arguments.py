@@ -59,7 +59,7 @@ def check_run(
     check_type(where, "batch", batch, Callable, f"a function {given} -> (coordinates, targets)")
     steps = check_int(where, "steps", steps, 0, 2**32 - 1, "an int of at least 0 and fewer than 2^32")
     seed = check_unsigned(where, "seed", seed)
-    check_type(where, "optimizer", optimizer, Optimizer, "a drjit.opt optimizer")
+    check_type(where, "optimizer", optimizer, Optimizer, "a drjit.opt optimizer, such as coopnet.training.Adam(1e-3),")
     flat = not isinstance(optimizer, Muon)
     matrices = "the optimizer is a Muon, which needs matrices; a field's parameters are flat arrays"
     ensure(flat, f"{where}: {matrices}.", TypeError)

@@ -54,13 +54,13 @@ def test_what_is_said_of_cuda(monkeypatch):
 
 @pytest.mark.parametrize("name", ["", "LLVM", "cpu", "gpu", "opencl"])
 def test_unknown_name(name):
-    with pytest.raises(ValueError, match=f'require: backend={name!r}.*"auto", "llvm" or "cuda"'):
+    with pytest.raises(ValueError, match=f'^backend={name!r}.*"auto", "llvm" .* or "cuda"'):
         b.require(name)
 
 
 @pytest.mark.parametrize("value", [None, 3, 1.5, [], {}, int, object(), b])
 def test_not_a_backend(value):
-    with pytest.raises(TypeError, match="require: backend="):
+    with pytest.raises(TypeError, match="^backend="):
         b.require(value)
 
 

@@ -90,6 +90,7 @@ def test_parameters_that_are_python_objects(tmp_path, capsys):
 @pytest.mark.parametrize("name, says", [
     ("text.obj", "has no triangles, or is not a valid OBJ file; a surface of triangles or polygons is needed"),
     ("text.ply", "is not a valid PLY mesh; export it again"),
+    ("text.json", "for a configuration, use coopnet convert"),
     ("text.off", "is not an image that Pillow can read; meshes are those with the suffix of OBJ, PLY, STL"),
 ])  # fmt: skip
 def test_what_is_no_mesh(tmp_path, capsys, name, says):
