@@ -71,7 +71,7 @@ def render(
         kind, of = ("a surface", "an image") if surface else ("an image", "a surface")
         wrong = value is not None and (option == "--mc-samples") == surface
         ensure(not wrong, f"{str(checkpoint)!r} is the field of {kind}, and {option} is for {of}.", typer.BadParameter)
-    sizes = None if region is None else region[2:] if len(region) == 4 else np.subtract(region[3:], region[:3])
+    sizes = () if region is None else region[2:] if len(region) == 4 else np.subtract(region[3:], region[:3])
     numbers = "six numbers, the lowest corner of a box and its highest," if surface else "left, top, width and height"
     right = region is None or (len(region) == (6 if surface else 4) and all(v > 0 for v in sizes))
     ensure(right, f"--region is {region}; {numbers} are needed.", typer.BadParameter)

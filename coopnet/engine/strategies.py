@@ -77,7 +77,7 @@ def short_vectors(s: Situation) -> bool:
 
 
 def caller_multiplies(s: Situation) -> bool:
-    """Does `cn.fit` multiply outside the recorded function? Only if there is enough work to pay for a second function."""
+    """Does ``cn.fit`` multiply outside the recorded function? Only if the work pays for a second function."""
     return s.caller and s.terms * s.network.multiplications >= limits.CUT_MULTIPLICATIONS
 
 

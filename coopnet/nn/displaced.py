@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -66,7 +65,7 @@ class Displaced(Drawn, Encoding):
         return max(self.sides) ** len(self.sides)
 
     def width(self, size: int) -> int:
-        return size if isinstance(self.encoding, Identity) else self.encoding.width(size)
+        return self.encoding.width(size)
 
     def _in_unit(self, size: int) -> list[int]:
         inner = self.encoding._in_unit(size) if isinstance(self.encoding, Encoding) else []
@@ -138,5 +137,5 @@ class Displaced(Drawn, Encoding):
         on_host = dr.backend_v(dtype) == dr.JitBackend.LLVM
         check_entries("Displaced", "displacements", (layer.vertices, n), 4, on_host)
         single = dr.float32_array_t(dr.array_t(dtype))
-        layer.deviation = Unpacked(ParameterArray(dr.zeros(single, math.prod((layer.vertices, n)))))
+        layer.deviation = Unpacked(ParameterArray(dr.zeros(single, layer.vertices * n)))
         return layer, width

@@ -121,8 +121,7 @@ class DrawnLinear(Drawn, Module):
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
         if key is None:
             return self.linear(x)
-        needed = "a drjit.nn.CoopVec is needed to draw"
-        check_type("DrawnLinear", "x", x, drnn.CoopVec, needed.removesuffix(" is needed to draw"))
+        check_type("DrawnLinear", "x", x, drnn.CoopVec, "a drjit.nn.CoopVec")
         return self.jvp(x, [], key)[0]
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:

@@ -73,9 +73,8 @@ class Members(Encoding):
         count = len(self.networks)
         if key is None:
             members = self.each(x, tangents)
-            return [
-                [sum(v[1:], v[0]) * (1 / count) for v in zip(*parts, strict=True)] for parts in _transposed(members)
-            ]
+            bundles = zip(*members, strict=True)
+            return [[sum(v[1:], v[0]) * (1 / count) for v in zip(*parts, strict=True)] for parts in bundles]
         key = key.traced(dr.uint32_array_t(type(x[0])))
         number = key.step % count
         members = self.each(x, tangents, key.fold_in(key.step // count))
@@ -104,8 +103,3 @@ class Members(Encoding):
         pairs = zip(self.encodings, self.networks, strict=True)
         inner = "".join(textwrap.indent(f"{e!r} -> {n!r},\n", "  ") for e, n in pairs)
         return f"Members([\n{inner}])"
-
-
-def _transposed(members: list[list[list]]) -> list[list[list]]:
-    """For each vector of a bundle, the list of this vector of all members."""
-    return [list(vectors) for vectors in zip(*members, strict=True)]

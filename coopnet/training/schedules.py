@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -24,15 +25,15 @@ def cosine(lr: float, steps: int, warmup: int = 0, final: float = 0.0) -> Callab
         _number("cosine", name, value, least)
     given = f"warmup is {shown(warmup)} of {shown(steps)} steps"
     ensure(warmup < steps, f"cosine: {given}; 0 <= warmup < steps is needed.")
+    return of_steps_alone(functools.partial(_cosine, lr, steps, warmup, final))
 
-    def rate(step: int) -> float:
-        _number("cosine", "step", step)
-        if step < warmup:
-            return lr * (step + 1) / (warmup + 1)
-        t = min((step - warmup) / (steps - warmup), 1.0)
-        return final + (lr - final) * 0.5 * (1 + math.cos(math.pi * t))
 
-    return of_steps_alone(rate)
+def _cosine(lr: float, steps: int, warmup: int, final: float, step: int) -> float:
+    _number("cosine", "step", step)
+    if step < warmup:
+        return lr * (step + 1) / (warmup + 1)
+    t = min((step - warmup) / (steps - warmup), 1.0)
+    return final + (lr - final) * 0.5 * (1 + math.cos(math.pi * t))
 
 
 def exponential(
@@ -55,16 +56,16 @@ def exponential(
         _number("exponential", name, value, minimum)
     for name, value in {"start": start, "end": start if end is None else end}.items():
         _number("exponential", name, value)
+    return of_steps_alone(functools.partial(_exponential, lr, decay, every, start, end))
 
-    def rate(step: int) -> float:
-        _number("exponential", "step", step)
-        last = step if end is None else min(step, end)
-        try:
-            return lr * decay ** max(0, (last - start) // every)
-        except OverflowError:
-            return math.inf
 
-    return of_steps_alone(rate)
+def _exponential(lr: float, decay: float, every: int, start: int, end: int | None, step: int) -> float:
+    _number("exponential", "step", step)
+    last = step if end is None else min(step, end)
+    try:
+        return lr * decay ** max(0, (last - start) // every)
+    except OverflowError:
+        return math.inf
 
 
 def of_steps_alone(rate: Callable[[int], float]) -> Callable[[int], float]:

@@ -60,7 +60,7 @@ def test_unknown_name(name):
 
 @pytest.mark.parametrize("value", [None, 3, 1.5, [], {}, int, object(), b])
 def test_not_a_backend(value):
-    with pytest.raises(TypeError, match="^backend="):
+    with pytest.raises(TypeError, match=r"^backend="):
         b.require(value)
 
 

@@ -302,7 +302,8 @@ def test_bad_arguments_of_fit_mesh(tmp_path, change, words):
         (dict(field=3), "field is a int"), (dict(width=0), "width is 0"), (dict(height=1.5), "height is 1.5"),
         (dict(azimuth="left"), "azimuth is 'left'"), (dict(elevation=91), "elevation is 91"),
         (dict(up="w"), "up is 'w'"), (dict(region=(0, 0, 1, 1)), "region is"),
-        (dict(region=(0, 0, 0, 1, 1, 0)), "region is"), (dict(field=cn.NeuralField(None, cn.MLP(3, 1))), ".*not built yet"),
+        (dict(region=(0, 0, 0, 1, 1, 0)), "region is"),
+        (dict(field=cn.NeuralField(None, cn.MLP(3, 1))), ".*not built yet"),
     ],
 )  # fmt: skip
 def test_bad_arguments_of_render(change, words, backend):

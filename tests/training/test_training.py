@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import pickle
 from types import SimpleNamespace
 
 import drjit as dr
@@ -391,7 +392,7 @@ def test_uniform_streams_and_samples(ns):
 
 
 def test_schedules():
-    c = cn.training.cosine(1.0, 100, warmup=10, final=0.1)
+    c = pickle.loads(pickle.dumps(cn.training.cosine(1.0, 100, warmup=10, final=0.1)))
     assert c(0) == pytest.approx(1 / 11) and c(10) == 1.0 and c(55) == pytest.approx(0.55) and c(100) == 0.1 == c(999)
     e = cn.training.exponential(1.0, 0.5, every=10, start=20)
     assert [e(s) for s in (0, 29, 30, 45)] == [1.0, 1.0, 0.5, 0.25]
