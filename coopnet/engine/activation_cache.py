@@ -83,7 +83,7 @@ class ActivationCache(Store):
         samples, itemsize = dr.width(xs), dr.itemsize_v(spilled(type(xs[0])))
         if samples == 1:  # the key may have many lanes: dropout then makes one vector into many
             return None
-        unneeded = unneeded_outputs(ops, type(xs[0]), key, plan.vectors)
+        unneeded = unneeded_outputs(ops, key, plan.vectors)
         outputs = kept_outputs(ops, unneeded, plan.situation)
         numbers = sum(inputs(op, itemsize) for op in affine(ops))
         numbers += sum(columns(op.weights.shape[0], itemsize) for op in outputs)

@@ -69,7 +69,7 @@ class Nonlinearity(Elementwise):
     def piecewise_linear(self) -> bool:  # type: ignore[override]
         return self.function.piecewise_linear
 
-    def needs_only_output(self, leaf: Any, key: Key | None, vectors: int) -> bool:
+    def needs_only_output(self, key: Key | None, vectors: int) -> bool:
         return self.function.from_output(*self.layer.params())
 
     def value(self, x: Any, key: Key | None = None) -> Any:
@@ -139,16 +139,12 @@ class MaskedNonlinearity(Op):
         inner = evaluate((self.activation, self.mask), x, key)
         return Record(self, x, inner.y, [inner])
 
-    def needs_only_output(self, leaf: Any, key: Key | None, vectors: int) -> bool:
-        return self._scale(leaf, key, vectors) is not None
-
-    def _scale(self, leaf: Any, key: Key | None, vectors: int) -> Any:
-        """The factor of kept elements, if the derivative follows from the output."""
+    def needs_only_output(self, key: Key | None, vectors: int) -> bool:
         law, known = self.mask.layer.law, self.activation.function.dropped_slope is not None
-        return law.scale(leaf) if known and vectors == 1 and law.active(key) else None
+        return known and law.binary and vectors == 1 and law.active(key)
 
     def kept_slope(self, record: Record, key: Key | None) -> Any:
-        if len(record.y) > 1 or self._scale(record.y[0].type, key, 1) is not None:
+        if len(record.y) > 1 or self.needs_only_output(key, 1):
             return None
         slope = self.activation.derivative(record.inner[0].records[0])
         return self.mask.value(slope, key) if isinstance(slope, drnn.CoopVec) else None
@@ -156,10 +152,10 @@ class MaskedNonlinearity(Op):
     def pullback(self, record: Record, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
         if record.slope is not None:
             return [packed(dy[0]) * record.slope]
-        y = record.y[0]
-        scale = self._scale(y.type, key, len(dy))
-        if scale is None:
+        if not self.needs_only_output(key, len(dy)):
             return pullback(record.inner[0], dy, key, True, visit)
+        y = record.y[0]
+        scale = self.mask.layer.law.scale(y.type)
         f, params = self.activation.function.dropped_slope, self.activation.layer.params()
         assert f is not None
         if in_place(dy[0], y) and dr.width(scale) == 1:

@@ -33,7 +33,7 @@ def bytes_per_sample(ops: Sequence[Op], itemsize: int) -> int:
 
 def outputs_per_sample(ops: Sequence[Op], itemsize: int, s: Situation) -> int:
     """Bytes of one sample's layer outputs that are kept for the backward pass, in training without dropout."""
-    kept = kept_outputs(ops, unneeded_outputs(ops, None, None, 1), s)
+    kept = kept_outputs(ops, unneeded_outputs(ops, None, 1), s)
     return itemsize * sum(columns(op.weights.shape[0], itemsize) for op in kept)
 
 
@@ -66,15 +66,15 @@ def kept_outputs(ops: Sequence[Op], unneeded: Sequence[Affine], s: Situation) ->
     return [op for op in layers if op not in unneeded]
 
 
-def unneeded_outputs(ops: Sequence[Op], leaf: Any, key: Key | None, vectors: int) -> list[Affine]:
+def unneeded_outputs(ops: Sequence[Op], key: Key | None, vectors: int) -> list[Affine]:
     """Layers whose output is not needed in the backward pass, if the inputs of all layers are known.
 
     Between such a layer and the next one is a single activation (with or without dropout) whose derivative follows from
     its output.
     """
-    result = [layer for op in ops for body in op.bodies for layer in unneeded_outputs(body, leaf, key, vectors)]
+    result = [layer for op in ops for body in op.bodies for layer in unneeded_outputs(body, key, vectors)]
     for op, after, last in zip(ops, ops[1:], ops[2:], strict=False):
-        enough = after.needs_only_output(leaf, key, vectors)
+        enough = after.needs_only_output(key, vectors)
         if enough and isinstance(op, Affine) and isinstance(last, Affine):
             result.append(op)
     return result

@@ -87,7 +87,7 @@ class Op:
     #: The lists of ops inside, if it is a branch.
     bodies: Sequence[Sequence[Op]] = ()
 
-    def needs_only_output(self, leaf: Any, key: Key | None, vectors: int) -> bool:
+    def needs_only_output(self, key: Key | None, vectors: int) -> bool:
         """Does :meth:`pullback` of so many vectors need only the outputs, and not the inputs?"""
         return False
 

@@ -94,13 +94,6 @@ class Law:
             return multiply(x, law, key, expansion)
         return draws.apply(law, x, key, kind)
 
-    def scale(self, leaf: type) -> Any:
-        """The factor of kept elements, a number or an array of type ``leaf``.
-
-        ``None`` for laws with other factors than this one and zero, whose adjoint cannot be computed from the output.
-        """
-        return None
-
     def traced(self, leaf: type) -> Any:
         """This law for elements of type ``leaf``, a Dr.Jit or NumPy type."""
         law = copy.copy(self)

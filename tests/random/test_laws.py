@@ -50,7 +50,8 @@ def test_laws_that_change_something(ns):
 def test_scales_that_tell_the_adjoint(ns):
     for law in (MaskLaw, PathLaw):
         assert law(0.75).scale(ns.Float) == 4 and law(ns.Float(0.75)).scale(ns.Float)[0] == 4
-    assert GaussianLaw(0.75).scale(ns.Float) is None
+        assert law.binary
+    assert not GaussianLaw.binary
 
 
 @pytest.mark.parametrize("bits", [8, 16, 32])
