@@ -68,10 +68,10 @@ def _of_vectors(x: Any) -> bool:
     """Is a function of ``x`` to be computed by operations on vectors, though its components have a better one?
 
     Yes on a GPU, which takes longer to take a short vector apart than for a dozen operations on it. Long ones have no
-    place in its registers. Dr.Jit's derivatives of such formulas would be wrong at the bounds of minima and maxima.
+    place in its registers. The formulas are for half precision, and Dr.Jit's derivatives of them would be wrong.
     """
-    cuda = dr.backend_v(x.type) == dr.JitBackend.CUDA
-    return cuda and len(x) <= limits.LONG_VECTOR and not dr.grad_enabled(x)
+    gpu = dr.backend_v(x.type) == dr.JitBackend.CUDA and dr.is_half_v(x.type)
+    return gpu and len(x) <= limits.LONG_VECTOR and not dr.grad_enabled(x)
 
 
 def _positive(y: Any) -> Any:

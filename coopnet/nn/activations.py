@@ -114,7 +114,7 @@ class Squareplus(_Sharp):
     without exponentials. The larger ``beta``, the closer to ReLU; tiny-cuda-nn's ``"Squareplus"`` has 10.
 
     Evaluated as :math:`(\max(X, 0) + 2 / (|X| + \sqrt{X^2 + 4})) / \beta`, without cancellation. On CUDA,
-    values and derivatives are exact to 2.5e-3, values below 0.01 to 2.5e-5. ``ValueError`` unless ``beta`` is positive.
+    values and derivatives are exact to 5e-3, values below 0.01 to 5e-5. ``ValueError`` unless ``beta`` is positive.
     Input and output as for :class:`coopnet.nn.Activation`.
 
     >>> y = cn.Squareplus(beta=10.0)(x)

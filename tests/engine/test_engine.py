@@ -166,7 +166,7 @@ def test_squareplus_in_half_precision(ns, beta, monkeypatch):
     value = np.where(scaled > 0, (scaled + root) / 2, 2 / (root - scaled)) / beta
     for result, exact, least in ((y, value, 0.01), (f.slope(vector, y, beta), (1 + scaled / root) / 2, 1)):
         found = next(iter(result)).numpy().astype(np.float64)
-        assert np.all(np.abs(found[:-2] - exact) <= 2.5e-3 * np.maximum(exact, least)) and np.isnan(found[-1])
+        assert np.all(np.abs(found[:-2] - exact) <= 5e-3 * np.maximum(exact, least)) and np.isnan(found[-1])
 
 
 def test_dropout_is_differentiated_with_the_activation_before():
