@@ -15,7 +15,8 @@ PEERS_OF_MANY = ("fit_many", "two processes", "together", "fit", "torch")
 
 
 def test_errors_of_precision():
-    found, names = results("precision-llvm"), {"relu": "ReLU", "tanh": "tanh", "softplus": "softplus", "silu": "SiLU"}
+    found = results("precision-llvm")
+    names = {"relu": "ReLU", "tanh": "tanh", "softplus": "softplus", "silu": "SiLU", "sine": "sine"}
     errors = {(e["activation"], e["precision"]): e for e in found["errors"]}
     for activation, name in names.items():
         pair = [errors[activation, precision] for precision in ("single", "half")]
