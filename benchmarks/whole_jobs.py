@@ -54,8 +54,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
 JOBS = {
     "cuda": [
         "config_hash", "config_hash/stratified", "config_oneblob", "16", "32", "64", "96", "128", "32/bias", "64/bias",
-        "64/2^20+77", "64/2^14", "64/2^12", "32/dropout", "64/dropout", "64/dropout 7 8", "96/dropout", "128/dropout",
-        "256", "64/silu", "64/gelu", "64/softplus", "64/squareplus", "64/sine", "128/silu", "128/sine", "64/silu/dropout",
+        "256", "64/2^20+77", "64/2^14", "64/2^12", "64/silu", "64/gelu", "64/softplus", "64/squareplus", "64/sine",
+        "128/silu", "128/sine", "32/dropout", "64/dropout", "64/dropout 7 8", "96/dropout", "128/dropout",
+        "64/silu/dropout",
     ],
     "llvm": [
         "config_hash", "config_hash/stratified", "16", "32", "64", "128", "64/bias", "64/2^12", "64/2^14", "64/dropout",
