@@ -152,7 +152,8 @@ def test_whole_jobs_on_the_gpu():
         f"and {wall['128', '']:.2f} ms with 128",
         f"Biases make the one with 64 units {wall['64/bias', ''] / wall['64', '']:.2f} times as long",
         f"With SiLU instead of ReLU, it takes {wall['64/silu', '']:.2f} ms, and with a sine "
-        f"{wall['64/sine', '']:.2f} ms; with 128 units, these take {wall['128/silu', '']:.2f} ms and {wall['128/sine', '']:.2f} ms",
+        f"{wall['64/sine', '']:.2f} ms; with 128 units, these take {wall['128/silu', '']:.2f} ms "
+        f"and {wall['128/sine', '']:.2f} ms",
         f"`config_oneblob` takes {blob['wall_ms']:.2f} ms where tiny-cuda-nn's own sample, run just before, takes "
         f"{peer['wall_ms']:.2f} ms",
         f"its picture has {blob['psnr_db']:.2f} dB (one run; tiny-cuda-nn's {peer['psnr_db']:.2f})",
