@@ -82,7 +82,7 @@ LONG_VECTOR = registers.LONG
 #: For longer vectors, a few kernels forward and back are faster than one that computes tangents.
 TANGENT_VECTOR = 96
 #: Most bytes of the matrices of one kernel if activations are kept. The second number is for networks with dropout.
-KERNEL_WEIGHT_BYTES, KERNEL_WEIGHT_BYTES_MASKED = 104 << 10, 44 << 10
+KERNEL_WEIGHT_BYTES = (104 << 10, 44 << 10)
 #: Most layers of a network whose activations are evaluated again in the backward pass. The number of evaluations grows
 #: with the square of the number of layers.
 EVALUATED_AGAIN = 6
@@ -90,10 +90,10 @@ EVALUATED_AGAIN = 6
 OUTER_PRODUCTS = 32
 #: Longest vectors whose outer products are worth compiling in a function of unknown runs. The second number is for
 #: networks with dropout.
-BANK_VECTOR, BANK_VECTOR_MASKED = 96, 64
+BANK_VECTOR = (96, 64)
 #: Samples in all runs of a function together. With fewer, compiling outer products takes longer than they save. The
 #: second number is for networks with dropout, which compile for twice as long.
-COMPILED_SAMPLES, COMPILED_SAMPLES_MASKED = 3 << 31, 3 << 32
+COMPILED_SAMPLES = (3 << 31, 3 << 32)
 #: Storing and reading so many samples takes as long as calling a library.
 LIBRARY_CALL_SAMPLES = 1 << 19
 #: Fewest samples for which several kernels instead of one pay.

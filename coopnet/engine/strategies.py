@@ -68,7 +68,7 @@ def wide(s: Situation) -> bool:
         return False
     trained = limits.WIDE_FITTED if caller_multiplies(s) else limits.WIDE_TRAINED
     sides = limits.by_lanes(trained if s.weights else limits.WIDE_EVALUATED, s.stored_lanes)
-    return s.network.narrow_side >= sides[0 if s.network.piecewise_linear else 1]
+    return s.network.narrow_side >= sides[not s.network.piecewise_linear]
 
 
 def short_vectors(s: Situation) -> bool:
@@ -112,7 +112,7 @@ def kernels_end(s: Situation) -> list:
     several layers of long vectors exceeds the registers. Long inputs of the network have a kernel of their own, since
     what computes them needs the registers.
     """
-    bound = limits.KERNEL_WEIGHT_BYTES_MASKED if s.network.dropout else limits.KERNEL_WEIGHT_BYTES
+    bound = limits.KERNEL_WEIGHT_BYTES[s.network.dropout]
     ending, held = [], 0
     for i, op in enumerate(s.network.layers if s.cuda else ()):
         size = math.prod(op.weights.shape) * dr.itemsize_v(op.weights.buffer)
@@ -126,7 +126,7 @@ def kernels_end(s: Situation) -> list:
 
 def few_runs(s: Situation) -> bool:
     """Does compiling outer products take longer than they run?"""
-    bound = limits.COMPILED_SAMPLES_MASKED if s.network.dropout else limits.COMPILED_SAMPLES
+    bound = limits.COMPILED_SAMPLES[s.network.dropout]
     return s.network.width > limits.OUTER_PRODUCTS and 0 < s.runs * (s.terms + limits.LIBRARY_CALL_SAMPLES) < bound
 
 
@@ -137,7 +137,7 @@ def one_bank(s: Situation) -> bool:
 
 def slow_to_compile(s: Situation) -> bool:
     """Do outer products take long to compile, and gain little?"""
-    return s.network.width > (limits.BANK_VECTOR_MASKED if s.network.dropout else limits.BANK_VECTOR)
+    return s.network.width > limits.BANK_VECTOR[s.network.dropout]
 
 
 def worth_unrolling(s: Situation) -> bool:
@@ -145,7 +145,7 @@ def worth_unrolling(s: Situation) -> bool:
     back = s.weights or s.inputs
     there_and_back = s.network.multiplications * (1 + back) * s.vectors
     bounds = limits.by_lanes(limits.UNROLLED_TRAINED if back else limits.UNROLLED_EVALUATED, s.lanes)
-    affordable = 0 < there_and_back <= bounds[0 if s.network.piecewise_linear else 1] and s.network.single_precision
+    affordable = 0 < there_and_back <= bounds[not s.network.piecewise_linear] and s.network.single_precision
     many = s.samples >= limits.UNROLLED_SAMPLES and (s.runs == 0 or s.runs * s.samples >= limits.UNROLLED_RUNS)
     # in symbolic code, transposed matrices cannot be copied for the backward pass
     possible = s.frozen and s.scalar_loads and not (s.cuda or s.in_call or (s.symbolic and back))

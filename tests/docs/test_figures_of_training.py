@@ -158,8 +158,8 @@ def test_whole_jobs_on_the_gpu():
         f"{peer['wall_ms']:.2f} ms",
         f"its picture has {blob['psnr_db']:.2f} dB (one run; tiny-cuda-nn's {peer['psnr_db']:.2f})",
         f"the outputs of layers longer than {limits.LONG_VECTOR} if their activation needs them",
-        f"the first-level cache together ({limits.KERNEL_WEIGHT_BYTES >> 10} KiB, with dropout "
-        f"{limits.KERNEL_WEIGHT_BYTES_MASKED >> 10} KiB)",
+        f"the first-level cache together ({limits.KERNEL_WEIGHT_BYTES[0] >> 10} KiB, with dropout "
+        f"{limits.KERNEL_WEIGHT_BYTES[1] >> 10} KiB)",
     )
     assert limits.KEPT_SHARE == 1 / 8
 

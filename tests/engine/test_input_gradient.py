@@ -51,7 +51,7 @@ def ask_for(monkeypatch):
 def forced(set_limits, ask_for):
     """Every gradient by a kernel for each layer."""
     ask_for("store")
-    set_limits(LONG_VECTOR=8, KERNEL_WEIGHT_BYTES=0, KERNEL_WEIGHT_BYTES_MASKED=0)
+    set_limits(LONG_VECTOR=8, KERNEL_WEIGHT_BYTES=(0, 0))
 
 
 @pytest.fixture(params=["chosen", "stored", "again"])
