@@ -140,14 +140,14 @@ def _squareplus_array(x: Any, beta: float) -> Any:
 def _squareplus(x: Any, beta: float) -> Any:
     if not _of_vectors(x):
         return _each(lambda v: _squareplus_array(v, beta), x)
-    x = x * beta
     size = dr.maximum(x, x * -1)
-    near = dr.minimum(size, 250)
-    root = dr.maximum(dr.exp2(dr.log2(dr.fma(near, near, 4)) * 0.5), size)  # of x^2 + 4, which may overflow
-    divisor = dr.minimum(size + root, 60_000)
+    scaled = dr.minimum(size, 60_000 / beta) * beta
+    near = dr.minimum(scaled, 250)
+    root = dr.maximum(dr.exp2(dr.log2(dr.fma(near, near, 4)) * 0.5), scaled)  # of X^2 + 4, which may overflow
+    divisor = dr.minimum(scaled + root, 60_000)
     rcp = dr.exp2(dr.log2(divisor) * -1)
     rcp = dr.fma(rcp, dr.fma(divisor * -1, rcp, 1), rcp)  # a step of Newton's method
-    return dr.fma(rcp, 2, dr.fma(x, 0.5, size * 0.5)) * (1 / beta)  # NaN stays NaN, as it would not in max(x, 0)
+    return dr.fma(rcp, 2 / beta, dr.fma(x, 0.5, size * 0.5))  # NaN stays NaN, as it would not in max(x, 0)
 
 
 def _squareplus_slope(y: Any, beta: float) -> Any:
@@ -235,7 +235,7 @@ def _quarters(x: Any, omega: float) -> tuple[Any, Any]:
     """``omega x`` in quarters of a period, less whole periods, in [-2, 2], and its square, for half-precision ``x``.
 
     Beyond some hundred periods, where such numbers are half a radian or more apart, more is left. The bound of the
-    square, which is 4 in [-2, 2], then bounds sines and cosines.
+    square, which is 4 in [-2, 2], then keeps sines and cosines below 6.
     """
     quarters = 2 * omega / math.pi
     high = float(np.float16(quarters))

@@ -68,6 +68,7 @@ class _ProductOp(dr.CustomOp):
             for k, x in enumerate(only(live(dy), self.coordinates)):
                 column = dr.sum(dr.tensor_t(leaf)(nested([d * x for d in dy])), axis=1)
                 dr.scatter(gradient, column.array, lane * columns + k, mode=dr.ReduceMode.Permute)
+            dr.eval(gradient)  # Dr.Jit would lose some of it if another use of the matrix has a gradient, too
             self.set_grad_in("matrix", gradient)
 
     def name(self) -> str:

@@ -24,7 +24,6 @@ from .dropout import Dropout
 from .module import Module
 from .parameters import ParameterArray, parameters
 from .tangents import linear_jvp
-from .tree import children
 
 _relaxing = Context("relaxing", False)
 
@@ -225,7 +224,8 @@ def concrete_penalty(net: Module, samples: int, *, length: float = 1e-4, noise: 
     For ``"gaussian_nll"`` with one target, give :math:`1 / \sqrt 2`.
 
     Args:
-        net: a built field or network with :class:`ConcreteDropout` layers, each followed by a linear layer.
+        net: a built field or network with :class:`ConcreteDropout` layers, each followed by a linear layer, or by
+            several in branches, such as heads.
         samples: :math:`N`, the number of independent measurements.
         length: the prior length scale :math:`\ell`, a positive number.
         noise: :math:`s`, the standard deviation of the noise of measurements, a positive number.
@@ -247,25 +247,44 @@ def concrete_penalty(net: Module, samples: int, *, length: float = 1e-4, noise: 
     length, noise = check_above(where, "length", length), check_above(where, "noise", noise)
     for name, value in (("length", length), ("noise", noise)):
         check(1e-18 < value < 1e18, where, name, value, "a number from 1e-18 to 1e18")
-    layers = [m for m in children(net) if isinstance(m, (ConcreteDropout, drnn.Linear))]
-    dropouts = [(m, layers[i + 1 :]) for i, m in enumerate(layers) if isinstance(m, ConcreteDropout)]
+    dropouts: list[tuple[ConcreteDropout, list]] = []
+    _readers(net, [], dropouts)
     ensure(dropouts, f"{where}: the network has no ConcreteDropout.")
     matrices = {id(p.owner): p for p in parameters(net) if p.is_matrix}
     total: Any = 0
-    for layer, behind in dropouts:
-        linear = next((m for m in behind if isinstance(m, drnn.Linear)), None)
-        known = linear is not None and id(linear) in matrices
+    for layer, behind in reversed(dropouts):
+        known = behind and all(id(linear) in matrices for linear in behind)
         ensure(known, f"{where}: no linear layer with weights follows a ConcreteDropout.")
-        matrix = matrices[id(linear)]
         logit = layer.logit.value.data
-        single = type(logit)
-        entries = dr.gather(type(matrix.storage.array), matrix.storage.array, matrix.places())
-        squares = dr.sum(dr.square(single(entries)))
+        single, squares = type(logit), type(logit)(0)
+        for matrix in (matrices[id(linear)] for linear in behind):
+            entries = dr.gather(type(matrix.storage.array), matrix.storage.array, matrix.places())
+            squares += dr.sum(dr.square(single(entries)))
         weights = squares * (1 + dr.exp(logit)) * (length**2 / n)
         p = 1 / (1 + dr.exp(-logit))
         entropy = p * dr.log(dr.maximum(p, 1e-30)) + (1 - p) * dr.log(dr.maximum(1 - p, 1e-30))
         total = total + weights + entropy * (2 * matrix.shape[1] / n)
     return total * noise**2
+
+
+def _readers(layer: Any, behind: list, found: list[tuple[ConcreteDropout, list]]) -> list:
+    """The linear layers that read the input of ``layer``, whose output the linear layers ``behind`` read; all of them
+    if there are branches. Every :class:`ConcreteDropout` in it is added to ``found``, with those that read its output.
+    """
+    if isinstance(layer, ConcreteDropout):
+        found.append((layer, behind))
+    if isinstance(layer, drnn.Linear):
+        return [layer]
+    bodies = layer.bodies() if hasattr(layer, "bodies") else [getattr(layer, "layers", ())]
+    if isinstance(layer, Module) and hasattr(layer, "network"):
+        bodies = [[part for part in (layer.encoding, layer.network) if part is not None]]
+    result: dict[int, Any] = {}
+    for body in bodies:
+        readers = behind
+        for inner in reversed(list(body)):
+            readers = _readers(inner, readers, found)
+        result |= {id(linear): linear for linear in readers}
+    return list(result.values())
 
 
 def _logit(p: float) -> float:

@@ -185,11 +185,13 @@ def fit(
     bars = [Progress()] if progress and replicas.leads else []
     hooks = [measure, file, *bars, DivergenceMonitor(), RecordingMonitor()]
     run = Run(step, steps, seed, hooks, replicas, unrolled)
+    without_best = measure.resumed(run)
     replicas.agree("the start", lambda: facts(run, measure, rate))
     compare_batches(replicas, step, drawn)
     del drawn
-    if outside and replicas.leads:
-        warn(outside)
+    for message in (outside, without_best):
+        if message and replicas.leads:
+            warn(message)
     step.runs = steps - run.result.steps
     run.go(rate)
     if (message := run.finish()) and replicas.leads:

@@ -32,6 +32,14 @@ class Metric(Hook):
         self.function = function
         self.last: float | None = None  # the value after the last step, if no metric is due there
 
+    def resumed(self, run: Any) -> str:
+        """Look for the best step anew if the checkpoint has no weights of the best one. Returns what to warn of."""
+        if self.patience is None or run.best is not None or run.result.best is None:
+            return ""
+        run.result.best = None
+        what = "fit: the checkpoint was written without patience, and has no weights of the best step so far"
+        return f"{what}; the best step is now one of those to come."
+
     def until(self, run: Any) -> int:
         return self.every - run.result.steps % self.every if self.function is not None else sys.maxsize
 

@@ -122,6 +122,15 @@ class Extended(Extension):
     def _remembers(self) -> bool:  # type: ignore[override]
         return self.accumulate > 1 or self.lookahead > 0
 
+    def __setitem__(self, key: str, value: Any) -> None:
+        """Assign a parameter. Its slow weights, which would pull it back, begin anew."""
+        known = key in self.state
+        super().__setitem__(key, value)
+        if known and self.lookahead:
+            *rest, ((*gathering, _, _), memory) = self.state[key]
+            fresh = self._begin(dr.detach(self.state[key][0]).array)[2:]
+            self.state[key] = (*rest, ((*gathering, *fresh), memory))  # type: ignore[assignment]
+
     def _begin(self, value: Any) -> tuple:
         flat = type(value)
         uint32 = dr.uint32_array_t(flat)
@@ -140,7 +149,7 @@ class Extended(Extension):
             mean, gathered = dr.select(wait, mean, 0), dr.select(wait, gathered, 0)
         if self.lookahead:
             moves = moves + (dr.select(wait, 0, 1) if self.accumulate > 1 else 1)
-            far = moves == self.lookahead
+            far = moves >= self.lookahead  # a resumed run may have a smaller number
             slow = dr.select(far, dr.lerp(slow, new, self.alpha), slow)
             new, moves = dr.select(far, slow, new), dr.select(far, 0, moves)
         return new, (mean, gathered, slow, moves), new_memory
@@ -231,7 +240,9 @@ class Adam(Extended, EntryAdam):
         new, new_memory = super()._adjust(name, value, grad, lr, memory, limited)
         new = new if lost is None else new - lost
         if self.weight_limit is not None:
-            new = dr.clip(new, -self.weight_limit, self.weight_limit)
+            bounded = dr.clip(new, -self.weight_limit, self.weight_limit)
+            # entries with a rate of their own that is 0 are not to change
+            new = dr.select(lr == 0, value, bounded) if isinstance(lr, dr.ArrayBase) else bounded
         if self._counts(name):
             still, taken = grad == 0, new_memory[3]  # steps of the parameter, not of its entries
             new = dr.select(still, value, new)

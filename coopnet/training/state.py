@@ -134,7 +134,8 @@ class File(Hook):
         # all checks are done: a run is resumed completely or not at all
         set_state(step.optimizer, trees["optimizer"])
         for name in _COUNTERS:
-            if name in trees:
+            given = name == "scale_factor" and step.loss_scale is not None
+            if name in trees and not given:
                 setattr(step.scaler, name, trees[name])
         if step.ema is not None:
             set_averages(step.ema, trees["ema"])

@@ -74,7 +74,8 @@ class Step:
         )
         self.decays: dict[str, Any] = {}  # for each entry, 1 if it decays
         if self.weight_decay > 0:
-            self.decays = decay_masks(field)
+            trained = getattr(optimizer, "train_matrices", True)
+            self.decays = decay_masks(field) if trained else {}
         elif decay_rate(optimizer) > 0:
             self.weight_decay = decay_rate(optimizer)
             self.decays = {name: dr.opaque(self.float32, 1) for name in field}

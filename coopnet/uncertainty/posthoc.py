@@ -15,6 +15,7 @@ from ..nn import Sequential
 from ..nn.dropout import Dropout
 from ..nn.tree import children
 from .data import Batch, check_trained, draw, single_type
+from .ensemble import members_of
 from .layers import behind_hidden, grids, rebuilt
 from .mc_dropout import has_dropout
 
@@ -118,6 +119,8 @@ def _dropout() -> Dropout:
 
 def _with_dropout(field: NeuralField) -> NeuralField:
     """A copy of ``field`` with dropouts."""
+    joined = f"{_WHERE}: field is an ensemble; give its members dropout, and join those by ensemble()"
+    ensure(members_of(field) is None, f"{joined}.")
     network = behind_hidden(field.network, _dropout)
     if grids(field.encoding):
         network = Sequential(_dropout(), network)

@@ -6,6 +6,7 @@ import drjit as dr
 import numpy as np
 from support.kernels import launched
 
+import coopnet as cn
 from coopnet.kernels.small_matrix import project
 
 
@@ -29,3 +30,21 @@ def test_gradient_of_a_small_matrix_takes_few_kernels(ns):
         dr.eval(gradient)
     np.testing.assert_array_equal(gradient.numpy(), 50)
     assert len(kernels) <= 8
+
+
+def test_trained_frequencies_in_a_loop_and_outside(ns, backend):
+    """Gradients of several uses add up, whichever comes first."""
+    encoding = cn.Fourier(3, scale=1.0, trained=True)
+    network = cn.MLP(out_features=1, width=6, depth=1, activation="silu", dropout=0.1)
+    field = cn.NeuralField(encoding, network, in_features=2).build(backend, seed=1)
+    x = [dr.linspace(ns.Float, 0, 1, 64), dr.linspace(ns.Float, 1, 0, 64)]
+    uses = [lambda: dr.sum(cn.mc_dropout(field, x, cn.Key(1), 4)[0][0]), lambda: dr.sum(field(x)[0])]
+    found = []
+    for order in ([0], [1], [0, 1], [1, 0]):
+        for value in field.values():
+            dr.disable_grad(value)
+            dr.enable_grad(value)
+        dr.backward(sum((uses[i]() for i in order), ns.Float(0)))
+        found.append(dr.grad(field["encoding.data"]).numpy())
+    for both in found[2:]:
+        np.testing.assert_allclose(both, found[0] + found[1], rtol=2e-2 if backend == "cuda" else 1e-4, atol=1e-3)

@@ -675,3 +675,44 @@ def test_bad_arguments(backend, call, error, words):
     with pytest.raises(error) as info:
         call(make_field(backend))
     assert words in str(info.value)
+
+
+def test_penalties_in_any_order(ns, backend):
+    """Each with its whole gradient."""
+    layers = cn.Linear(1, 4, bias=False), cn.ConcreteDropout(0.5), cn.Linear(4, 1, bias=False)
+    field = cn.NeuralField(None, cn.Sequential(*layers)).build(backend)
+    parts = [lambda: cn.concrete_penalty(field, 100), lambda: cn.training.l2_penalty(field)]
+    found = []
+    for order in ([0], [1], [0, 1], [1, 0]):
+        for value in field.values():
+            dr.disable_grad(value)
+            dr.enable_grad(value)
+        dr.backward(sum((parts[i]() for i in order), ns.Float(0)))
+        found.append(field.gradient("layers.2.weights").astype(np.float64))
+    for both in found[2:]:
+        np.testing.assert_allclose(both, found[0] + found[1], rtol=1e-2 if backend == "cuda" else 1e-5, atol=1e-5)
+
+
+def test_the_penalty_of_branches(ns, backend):
+    """All linear layers that read a dropout's output count, and no others."""
+
+    def field(network):
+        return cn.NeuralField(None, network, in_features=2).build(backend, seed=1)
+
+    def squares(found, *names):
+        return sum(np.square(found.matrix(name).astype(np.float64)).sum() for name in names)
+
+    trunk = cn.Sequential(cn.Linear(2, 8), cn.ReLU(), cn.ConcreteDropout(0.25))
+    heads = field(cn.Heads(trunk, {"a": cn.Linear(-1, 1), "b": cn.Linear(-1, 2)}))
+    around = field(cn.Sequential(trunk, cn.Residual(cn.Sequential(cn.Linear(8, 8), cn.ReLU())), cn.Linear(8, 1)))
+    p, n = 0.25, 100
+    for found, names in (
+        (heads, ("layers.1.heads.0.weights", "layers.1.heads.1.weights")),
+        (around, ("layers.1.body.layers.0.weights", "layers.2.weights")),
+    ):
+        expected = squares(found, *names) / (n * (1 - p)) + 2 * 8 / n * (p * np.log(p) + (1 - p) * np.log(1 - p))
+        value = cn.concrete_penalty(found, n, length=1.0, noise=1.0).numpy()[0]
+        np.testing.assert_allclose(value, expected, rtol=1e-2 if backend == "cuda" else 1e-4)
+    ends = cn.Heads(None, {"a": cn.Sequential(cn.Linear(2, 4), cn.ConcreteDropout(0.5)), "b": cn.Linear(2, 2)})
+    with pytest.raises(ValueError, match="no linear layer with weights follows"):
+        cn.concrete_penalty(field(ends), n)

@@ -74,7 +74,9 @@ def _run(backend, seed, numbers=True):
         )
         best = drawn(dict(optimizer.items()))
         result = FitResult(30, rng.random(30).tolist(), [(10, 0.5), (20, 2.5), (30, math.nan)], (20, 2.5), seconds=1.5)
-    return SimpleNamespace(field=field, optimizer=optimizer, scaler=scaler, ema=ema, result=result, best=best)
+    return SimpleNamespace(
+        field=field, optimizer=optimizer, scaler=scaler, ema=ema, result=result, best=best, loss_scale=None
+    )
 
 
 def _restore(path, run, seed=7):
@@ -474,3 +476,48 @@ def test_rates_that_change_are_no_other_architecture(ns, backend, tmp_path, way)
     for layer in (cn.Dropout(0.3), cn.DropPath(dr.opaque(ns.Float, 0.3)), cn.ReLU()):
         with pytest.raises(ValueError, match=r"another architecture|its parameters"):
             cn.fit(make(layer), batch, 9, checkpoint=path, resume=True, progress=False)
+
+
+def test_a_scale_that_is_given_replaces_the_old_one(ns, backend, tmp_path):
+    """As all but the seed and the network may have changed."""
+    options = dict(checkpoint=tmp_path / "f.safetensors", progress=False)
+    field, batch = make_field(backend, "half", seed=1), make_batch(ns)
+    with pytest.warns(RuntimeWarning, match="skipped"):
+        cn.fit(field, batch, 4, loss_scale=2.0**100, **options)
+    result = cn.fit(make_field(backend, "half", seed=1), batch, 8, loss_scale=128.0, resume=True, **options)
+    assert result.skipped == 4  # of the first run
+
+
+def test_patience_that_is_added_later(ns, backend, tmp_path):
+    """The file has no weights of the best step so far: the best one is looked for anew."""
+    options = dict(checkpoint=tmp_path / "f.safetensors", metric_every=1, progress=False)
+    batch, values = make_batch(ns), iter([9.0, 5, 4, 7, 4, 5, 6])
+    kept = []
+
+    def metric(field):
+        kept.append({name: weights_of(field)[name].copy() for name in field})
+        return next(values)
+
+    cn.fit(make_field(backend), batch, 3, metric=metric, **options)
+    field = make_field(backend)
+    with pytest.warns(RuntimeWarning, match="no weights of the best step so far"):
+        result = cn.fit(field, batch, 20, metric=metric, patience=2, resume=True, **options)
+    assert result.stopped == "patience" and result.best == (4, 7.0)
+    for name, value in weights_of(field).items():
+        np.testing.assert_array_equal(value, kept[3][name])
+
+
+def weights_of(field):
+    return {name: value.numpy() for name, value in field.items()}
+
+
+def test_a_smaller_lookahead(ns, backend, tmp_path):
+    """The slow weights go on moving."""
+    options = dict(checkpoint=tmp_path / "f.safetensors", progress=False)
+    batch, field = make_batch(ns), make_field(backend)
+    cn.fit(field, batch, 4, optimizer=cn.training.Adam(1e-2, lookahead=5), **options)
+    optimizer, field = cn.training.Adam(1e-2, lookahead=3), make_field(backend)
+    start = {name: value.numpy().copy() for name, value in field.items()}
+    cn.fit(field, batch, 6, optimizer=optimizer, resume=True, **options)
+    moved = [np.abs(value.numpy() - start[name].ravel()).max() for name, value in optimizer.slow_weights().items()]
+    assert max(moved) > 1e-4

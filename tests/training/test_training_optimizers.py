@@ -280,3 +280,26 @@ def test_errors():
     for name in ("uniform", "amsgrad", "mask_updates"):
         with pytest.raises(ValueError, match=f"^Adam: {name}=True cannot be combined with adabound"):
             cn.training.Adam(0.1, adabound=True, **{name: True})
+
+
+def test_assigning_resets_slow_weights(ns):
+    """Otherwise they would pull an assigned parameter back."""
+    optimizer = cn.training.SGD(0.0, {"x": ns.Float(1, 1)}, lookahead=1, alpha=0.5)
+    optimizer["x"] = ns.Float(100, 100)
+    dr.backward(dr.sum(optimizer["x"]))
+    optimizer.step()
+    np.testing.assert_array_equal(optimizer["x"].numpy(), 100)
+
+
+def test_layers_that_are_frozen_stay(ns, backend):
+    """Whatever limits and decays others: entries beyond the limit, and matrices that are not trained."""
+    p = [ns.Float(0.1, 0.7, 0.3)] * 2
+    for options, run in (
+        (dict(weight_limit=0.01), dict(multipliers={"layers.0": 0.0})),
+        (dict(train_matrices=False), dict(weight_decay=0.5)),
+    ):
+        field = cn.NeuralField(None, cn.MLP(2, 1, width=8, depth=1)).build(backend, seed=1)
+        before = field.matrix("layers.0.weights").copy()
+        cn.fit(field, lambda key: (p, p[:1]), 2, optimizer=cn.training.Adam(1e-2, **options), progress=False, **run)
+        np.testing.assert_array_equal(field.matrix("layers.0.weights"), before)
+        assert options == dict(train_matrices=False) or np.abs(field.matrix("layers.2.weights")).max() <= 0.0101
