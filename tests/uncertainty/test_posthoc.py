@@ -160,3 +160,11 @@ def test_fields_that_have_none_to_gain(backend, ns):
         field = cn.NeuralField(None, network).build(backend)
         with pytest.raises(ValueError, match=words):
             cn.posthoc_dropout(field, wave(ns))
+
+
+def test_ensembles_are_refused(backend, ns):
+    """A dropout behind all members would drop their outputs."""
+    members = [cn.NeuralField(cn.HashGrid(2, 2), cn.MLP(out_features=1)).build(backend, seed=i) for i in range(2)]
+    p = [ns.Float(0.1, 0.7)] * 2
+    with pytest.raises(ValueError, match="field is an ensemble; give its members dropout"):
+        cn.posthoc_dropout(cn.ensemble(members), lambda key: (p, p[:1]))
