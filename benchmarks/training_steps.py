@@ -1,7 +1,8 @@
 """Whole training steps, by coopnet and by its peers: batch, network, loss, gradients, Adam, and all that Python does.
 
-The network is 16 -> w -> w -> w -> 3 with ReLU and no biases, single precision on LLVM, half precision on CUDA (PyTorch
-by autocast). Every step draws uniform points, compares with sines of three of their coordinates, and moves. Peers:
+The network is 16 -> w -> w -> w -> 3 with ReLU or another of ``--activations``, and no biases: single precision on
+LLVM, half precision on CUDA (PyTorch by autocast). Every step draws uniform points, compares with sines of three of
+their coordinates, and moves. Peers:
 
 - ``coopnet``: ``coopnet.fit``;
 - ``drjit``: ``drjit.nn`` on tensors, Adam, all of a step in one ``dr.freeze`` (single precision, LLVM only);
@@ -54,13 +55,14 @@ def timed(step: Callable[[], None], wait: Callable[[], None]) -> float:
     return statistics.median(times[1:])
 
 
-def by_coopnet(backend: str, width: int, samples: int, dropout: float) -> Iterator[float]:
+def by_coopnet(backend: str, width: int, samples: int, dropout: float, activation: str) -> Iterator[float]:
     import drjit as dr
 
     import coopnet as cn
 
     ns = cn.backend.namespace(backend)
-    field = cn.NeuralField(None, cn.MLP(N_IN, N_OUT, width=width, depth=DEPTH, dropout=dropout)).build(backend, seed=1)
+    network = cn.MLP(N_IN, N_OUT, width=width, depth=DEPTH, activation=activation, dropout=dropout)
+    field = cn.NeuralField(None, network).build(backend, seed=1)
 
     def batch(key: Any) -> Any:
         x = cn.uniform(N_IN, key, ns.Float32, samples)
@@ -84,7 +86,7 @@ def by_coopnet(backend: str, width: int, samples: int, dropout: float) -> Iterat
         yield statistics.median(spans(every, RUNS + 2))
 
 
-def by_drjit(backend: str, width: int, samples: int, dropout: float) -> Iterator[float]:
+def by_drjit(backend: str, width: int, samples: int, dropout: float, activation: str) -> Iterator[float]:
     import drjit as dr
     import drjit.nn as nn
     from drjit.opt import Adam
@@ -119,9 +121,17 @@ def by_drjit(backend: str, width: int, samples: int, dropout: float) -> Iterator
         yield timed(take, dr.sync_thread)
 
 
-def by_torch(backend: str, width: int, samples: int, dropout: float, compiled: bool = False) -> Iterator[float]:
+def by_torch(
+    backend: str, width: int, samples: int, dropout: float, activation: str, compiled: bool = False
+) -> Iterator[float]:  # fmt: skip
     import torch
     from torch import nn
+
+    class Sine(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return torch.sin(x)
+
+    function = {"relu": nn.ReLU, "silu": nn.SiLU, "softplus": nn.Softplus, "tanh": nn.Tanh, "sine": Sine}[activation]
 
     cuda = backend == "cuda"
     torch.set_num_threads(os.cpu_count() or 1)
@@ -129,7 +139,7 @@ def by_torch(backend: str, width: int, samples: int, dropout: float, compiled: b
     sizes = [N_IN] + [width] * DEPTH + [N_OUT]
     layers: list[Any] = []
     for i, o in itertools.pairwise(sizes):
-        layers += [nn.Linear(i, o, bias=False), nn.ReLU()] + ([nn.Dropout(dropout)] if dropout else [])
+        layers += [nn.Linear(i, o, bias=False), function()] + ([nn.Dropout(dropout)] if dropout else [])
     net = nn.Sequential(*layers[: -2 if dropout else -1]).to(device)
     optimizer = torch.optim.Adam(net.parameters(), lr=RATE, fused=True)
     scaler = torch.amp.GradScaler("cuda", enabled=cuda)
@@ -189,13 +199,16 @@ def main() -> None:
         widths=dict(default="16,32,64,128", help="such as 16,64"),
         log2_samples=dict(default="12,14,16,17", help="of a batch, such as 12,14"),
         dropouts=dict(default="0,0.1", help="such as 0,0.1"),
+        activations=dict(default="relu", help="such as silu,sine; these have a file of their own"),
         peers=dict(help=f"of {', '.join(KNOWN)}, separated by commas"),
         turns=dict(type=int, default=5, help="turns of each peer"),
         target=dict(choices=common.TARGETS, help="let all libraries play this processor (LLVM backend)"),
     )
     peers = args.peers.split(",") if args.peers else PEERS[args.backend]
     playing = common.TARGETS[args.target][1] if args.target else {}
-    name = f"training-steps-{args.target}" if args.target else "training-steps"
+    activations = args.activations.split(",")
+    parts = ["training-steps", *([] if activations == ["relu"] else ["activations"]), args.target]
+    name = "-".join(part for part in parts if part)
     workers = {
         peer: subprocess.Popen(
             [sys.executable, __file__, "--worker", peer, args.backend, *([args.target] if args.target else [])],
@@ -204,12 +217,13 @@ def main() -> None:
         for peer in peers
     }  # fmt: skip
     rows = []
-    for width, log2, dropout in itertools.product(
-        map(int, args.widths.split(",")), map(int, args.log2_samples.split(",")), map(float, args.dropouts.split(","))
-    ):
-        # drjit.nn has no dropout
-        taking = [p for p in peers if not (dropout and p == "drjit")]
-        job = json.dumps({"width": width, "samples": 1 << log2, "dropout": dropout})
+    for width, log2, dropout, activation in itertools.product(
+        map(int, args.widths.split(",")), map(int, args.log2_samples.split(",")), map(float, args.dropouts.split(",")),
+        activations,
+    ):  # fmt: skip
+        # drjit.nn has no dropout, and few activations
+        taking = [p for p in peers if p != "drjit" or not (dropout or activation != "relu")]
+        job = json.dumps({"width": width, "samples": 1 << log2, "dropout": dropout, "activation": activation})
         found: dict[str, list[float]] = {peer: [] for peer in taking}
         for _ in range(args.turns):
             for peer in taking:
@@ -220,12 +234,12 @@ def main() -> None:
                 if not (answer := process.stdout.readline()):
                     raise SystemExit(f"{peer} ended: see above")
                 found[peer].append(1e3 * float(answer))
-        row: dict[str, Any] = {"width": width, "log2_samples": log2, "dropout": dropout}
+        row: dict[str, Any] = {"width": width, "log2_samples": log2, "dropout": dropout, "activation": activation}
         row["wall_ms"] = {peer: statistics.median(turns) for peer, turns in found.items()}
         row["turns_ms"] = found
         rows.append(row)
         times = ", ".join(f"{peer} {ms:.3f}" for peer, ms in row["wall_ms"].items())
-        print(f"w={width:<4} 2^{log2} dropout {dropout:g}: {times} ms", file=sys.stderr, flush=True)
+        print(f"w={width:<4} 2^{log2} {activation} dropout {dropout:g}: {times} ms", file=sys.stderr, flush=True)
         common.write(name, args.backend, rows, args.out)
     for process in workers.values():
         assert process.stdin

@@ -33,6 +33,7 @@ SCRIPTS = {
     "code-size": "benchmarks/code_size.py",
     "networks-haswell": "benchmarks/networks.py",
     "training-steps-haswell": "benchmarks/training_steps.py",
+    "training-steps-activations": "benchmarks/training_steps.py",
     "whole-jobs-h100": "benchmarks/whole_jobs.py",
     "whole-jobs-dropout": "benchmarks/whole_jobs.py",
     "whole-jobs-dropout-h100": "benchmarks/whole_jobs.py",
@@ -188,13 +189,14 @@ def training_steps(name: str, command: str) -> str:
     data = load(name)["results"]
     peers = [p for p in ("drjit", "torch", "torch-compile") if any(p in r["wall_ms"] for r in data)]
     labels = {"drjit": "`drjit.nn`", "torch": "PyTorch", "torch-compile": "PyTorch, compiled"}
-    rows = []
+    rows, several = [], any(r.get("activation", "relu") != "relu" for r in data)
     for r in sorted(data, key=lambda r: (r["dropout"], r["width"], r["log2_samples"])):
         own = r["wall_ms"]["coopnet"]
         others = [f"{r['wall_ms'][p] / own:.2f}×" if p in r["wall_ms"] else "–" for p in peers]
         dropout = f"{r['dropout']:g}" if r["dropout"] else "–"
-        rows.append([r["width"], f"2^{r['log2_samples']}", dropout, f"{number(own)} ms", *others])
-    head = ["width", "batch", "dropout", "coopnet", *(labels[p] for p in peers)]
+        activation = [r["activation"]] if several else []
+        rows.append([r["width"], f"2^{r['log2_samples']}", *activation, dropout, f"{number(own)} ms", *others])
+    head = ["width", "batch", *(["activation"] if several else []), "dropout", "coopnet", *(labels[p] for p in peers)]
     return measured(name, command) + "\n\n" + table(head, rows)
 
 
@@ -294,6 +296,10 @@ PARTS: dict[str, Callable[[], str]] = {
     "behind_cuda": lambda: behind("networks-cuda", "kernel_ms"),
     "whole_jobs_llvm": lambda: whole_jobs("whole-jobs-llvm"),
     "whole_jobs_cuda": lambda: whole_jobs("whole-jobs-cuda"),
+    "activations_cuda": lambda: training_steps(
+        "training-steps-activations-cuda",
+        "python benchmarks/training_steps.py --backend cuda --activations relu,silu,sine --widths 64 --log2-samples 20",
+    ),
     "training_steps_llvm": lambda: training_steps("training-steps-llvm", "python benchmarks/training_steps.py"),
     "tiny_cuda_nn": tiny_cuda_nn,
     "step_profile": step_profile,
