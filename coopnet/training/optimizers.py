@@ -124,6 +124,7 @@ class Extended(Extension):
 
     def __setitem__(self, key: str, value: Any) -> None:
         """Assign a parameter. Its slow weights, which would pull it back, begin anew."""
+        check_parameters(type(self).__name__, {key: value})
         known = key in self.state
         super().__setitem__(key, value)
         if known and self.lookahead:

@@ -285,6 +285,11 @@ def test_errors():
 def test_assigning_resets_slow_weights(ns):
     """Otherwise they would pull an assigned parameter back."""
     optimizer = cn.training.SGD(0.0, {"x": ns.Float(1, 1)}, lookahead=1, alpha=0.5)
+    for wrong in (100, ns.UInt32(1), None):
+        with pytest.raises(
+            TypeError, match=r"^SGD: params\['x'\] is .*; a differentiable array with entries is needed"
+        ):
+            optimizer["x"] = wrong
     optimizer["x"] = ns.Float(100, 100)
     dr.backward(dr.sum(optimizer["x"]))
     optimizer.step()
