@@ -26,7 +26,8 @@ class DropLevels(Dropout):
     threshold :math:`t`. All samples of a step share the mask of index 0, which depends on seed, step and level. Levels
     below ``first`` are always kept, and not scaled. Without a key the layer returns its input.
 
-    Place it directly after the grid, first in the network. To train a field from coarse to fine, lower the rate from a
+    Place it directly after the grid, first in the network: it takes its input in groups, and behind a ``Pad`` or
+    ``Composite``, other features would count as levels. To train a field from coarse to fine, lower the rate from a
     high one to 0 by a schedule, ``layer.p = dr.opaque(Float32, p)``.
 
     Args:
