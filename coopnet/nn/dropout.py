@@ -61,8 +61,7 @@ def dropout(x: Any, p: Any, key: Key | None, *, stream: int = 0, bits: int = 16,
         p: drop probability in [0, 1), a number or a floating point Dr.Jit array of width 1 (or of one for each sample).
         key: :class:`Key`, or ``None`` for no dropout.
         stream: the number of this dropout in its network. Dropouts with different numbers have different masks. From
-            2^30 on, they are those of other draws, such as :func:`uniform` and :func:`laplace`: a mask would repeat
-            their words.
+            2^30 on, numbers belong to other draws (:func:`uniform`, :func:`laplace`), whose words a mask would repeat.
         bits: random bits spent on an element: 8, 16 or 32. ``p`` is rounded to a multiple of ``2^-bits``.
         rounds: of the generator, 10 or 7. Seven are the fewest that pass the tests of BigCrush (Salmon et al. 2011);
             they take less arithmetic and give other masks.

@@ -237,7 +237,7 @@ def test_sentences_with_figures():
             *of_programs_and_masks(),
         ],
         "limits": [
-            f"trains layers of 128 units in large batches in {by_torch(128, 0.0)} of the time, and in "
+            f"PyTorch takes {by_torch(128, 0.0)} of coopnet's time for layers of 128 units in large batches, and "
             f"{by_torch(128, 0.1)} with dropout",
             f"a network 64 wide takes about {first_step('64'):.0f} seconds to compile the first time, and with dropout "
             f"{first_step('64/dropout'):.0f} seconds",
