@@ -302,7 +302,7 @@ def test_the_region_of_a_picture(fitted, tmp_path, backend, capsys):
     expected = np.clip(images.render(cn.load(checkpoint, backend), 12, 16, (0, 0, 0.5, 1)), 0, 1)
     np.testing.assert_allclose(np.asarray(Image.open(target), np.float32) / 255, expected, atol=1.01 / 255)
     for wrong in ("0,0,0,1,1,1", "0,0,0,1"):
-        fails(capsys, [*draw, wrong], 2, "--region", "left, top, width and height are needed")
+        fails(capsys, [*draw, wrong], 2, "region", "(left, top, width, height) with a positive width and height")
 
 
 def test_render_uncertainty(fitted, tmp_path, backend):

@@ -100,6 +100,13 @@ def prepare_directory(path: Path, names: tuple[str, ...] = ()) -> None:
 
 
 FORCE = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
+REGION = Annotated[
+    Any,
+    typer.Option(
+        metavar="L,T,W,H", help="Part of the plane that is shown, or six numbers: two corners of a box.",
+        parser=parse_numbers,
+    ),
+]  # fmt: skip
 SURFACE_VIEW = Annotated[
     Any,
     typer.Option(

@@ -37,13 +37,7 @@ def export(
         bool | None, typer.Option("--inline/--no-inline", help="Put weights into the source; default for small ones.")
     ] = None,
     title: Annotated[str | None, typer.Option(help="Title of a web page; default the checkpoint's name.")] = None,
-    region: Annotated[
-        Any,
-        typer.Option(
-            metavar="L,T,W,H", help="Part of the plane that a web page shows, or six numbers: two corners of a box.",
-            parser=args.parse_numbers,
-        ),
-    ] = None,
+    region: args.REGION = None,
     view: args.SURFACE_VIEW = None,
     up: args.UP = None,
     smooth: Annotated[

@@ -13,7 +13,7 @@ from ..checks import ensure, is_int, is_number
 from ..field import NeuralField
 from ..uncertainty import draws
 from . import arguments as args
-from .errors import about, telling_warnings
+from .errors import about, about_options, telling_warnings
 
 VIEW = (30.0, 20.0)
 
@@ -29,13 +29,7 @@ def render(
         typer.Option(metavar="K", help="Average K dropout masks; also writes uncertainty.png.", min=2, max=2**24),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the masks.", min=0, max=2**64 - 1)] = 0,
-    region: Annotated[
-        Any,
-        typer.Option(
-            metavar="L,T,W,H", help="The part of the plane that is drawn, or six numbers: two corners of a box.",
-            parser=args.parse_numbers,
-        ),
-    ] = None,
+    region: args.REGION = None,
     view: args.SURFACE_VIEW = None,
     up: args.UP = None,
     backend: args.BACKEND = "auto",
@@ -44,9 +38,9 @@ def render(
 
     A field of 2 coordinates and 1 or 3 values is an image; one of 3 coordinates and 1 value is a signed distance.
     Without --region, what the image covered when it was learned is drawn, or the box of the field's bounds, or else the
-    unit square or cube. With --mc-samples an image is evaluated K times with K dropout masks; FILE gets
-    the mean, and uncertainty.png beside it shows the standard deviation; if that is there already, it stays, and
-    FILE_uncertainty.png does. FILE and FILE_uncertainty.png are replaced if they are there.
+    unit square or cube. With --mc-samples an image is evaluated K times with K dropout masks; FILE gets the mean, and
+    uncertainty.png beside it shows the standard deviation; if that is there already, it stays, and FILE_uncertainty.png
+    does. FILE and FILE_uncertainty.png are replaced if they are there.
     """
     from .. import image as images
     from .. import mesh as meshes
@@ -71,10 +65,9 @@ def render(
         kind, of = ("a surface", "an image") if surface else ("an image", "a surface")
         wrong = value is not None and (option == "--mc-samples") == surface
         ensure(not wrong, f"{str(checkpoint)!r} is the field of {kind}, and {option} is for {of}.", typer.BadParameter)
-    sizes = () if region is None else region[2:] if len(region) == 4 else np.subtract(region[3:], region[:3])
-    numbers = "six numbers, the lowest corner of a box and its highest," if surface else "left, top, width and height"
-    right = region is None or (len(region) == (6 if surface else 4) and all(v > 0 for v in sizes))
-    ensure(right, f"--region is {region}; {numbers} are needed.", typer.BadParameter)
+    if region is not None:
+        with about_options():
+            (meshes.view.check_box if surface else images.evaluate.check_region)("render", region)
     if mc_samples and not draws(field):
         problem = "has no dropout, so all evaluations are equal and --mc-samples has no meaning"
         raise ValueError(f"{str(checkpoint)!r} {problem}; fit with --dropout, or render without --mc-samples.")

@@ -117,7 +117,7 @@ def _softplus_array(x: Any, beta: float) -> Any:
 
 
 def _softplus(x: Any, beta: float) -> Any:
-    # Dr.Jit cannot differentiate log2 of a cooperative vector on the GPU
+    # Dr.Jit cannot differentiate log2 of a cooperative vector on the GPU; for half precision on CPUs see above
     if dr.grad_enabled(x) or (dr.is_half_v(x.type) and dr.backend_v(x.type) == dr.JitBackend.LLVM):
         return _each(lambda v: _softplus_array(v, beta), x)
     # the logarithm of 1 + 2^(c x), as long as the power is finite; beyond, softplus is x

@@ -54,7 +54,7 @@ def render(
     check(inside, where, "elevation", elevation, "a number in [-90, 90]")
     check_choice(where, "up", up, tuple(AXES))
     ns = arrays(field)
-    low, high = corners(field.bounds, 3) if region is None else _box(where, region)
+    low, high = corners(field.bounds, 3) if region is None else check_box(where, region)
     size = float((high - low).max())
     eye, *directions = _camera(azimuth, elevation, AXES[up])
     basis = [ns.Array3f(*map(float, v)) for v in (0.5 * (low + high) + size * (eye - 0.5), *directions, low, high)]
@@ -71,7 +71,8 @@ def render(
     return values.reshape(height, SIDE, width, SIDE, 3).mean(axis=(1, 3)) ** (1 / GAMMA)
 
 
-def _box(where: str, region: Any) -> tuple[np.ndarray, np.ndarray]:
+def check_box(where: str, region: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The corners of ``region``; raises ``ValueError`` unless it has six numbers, the last three larger."""
     numbers: list[Any] = entries(where, "region", region) if isinstance(region, (tuple, list, np.ndarray)) else []
     valid = len(numbers) == 6 and all(map(is_number, numbers)) and all(np.subtract(numbers[3:], numbers[:3]) > 0)
     check(valid, where, "region", region, "six numbers, the lowest corner of a box and its highest,")

@@ -24,6 +24,7 @@ from .dropout import Dropout
 from .module import Module
 from .parameters import ParameterArray, parameters
 from .tangents import linear_jvp
+from .tree import held_layers
 
 _relaxing = Context("relaxing", False)
 
@@ -275,13 +276,10 @@ def _readers(layer: Any, behind: list, found: list[tuple[ConcreteDropout, list]]
         found.append((layer, behind))
     if isinstance(layer, drnn.Linear):
         return [layer]
-    bodies = layer.bodies() if hasattr(layer, "bodies") else [getattr(layer, "layers", ())]
-    if isinstance(layer, Module) and hasattr(layer, "network"):
-        bodies = [[part for part in (layer.encoding, layer.network) if part is not None]]
     result: dict[int, Any] = {}
-    for body in bodies:
+    for body in layer.bodies() if hasattr(layer, "bodies") else [held_layers(layer)]:
         readers = behind
-        for inner in reversed(list(body)):
+        for inner in reversed(body):
             readers = _readers(inner, readers, found)
         result |= {id(linear): linear for linear in readers}
     return list(result.values())

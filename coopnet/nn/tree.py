@@ -23,8 +23,7 @@ def walk(module: Any, name: str = "", above: tuple = ()) -> Iterator[tuple[str, 
     check_acyclic(module, above)
     yield name, module, None
     start = f"{name}." if name else ""
-    for field in getattr(type(module), "DRJIT_STRUCT", None) or ():
-        value = getattr(module, field, None)
+    for field, value in _held(module):
         if isinstance(value, Unpacked):
             if value.value is not None and not isinstance(value, Constant):
                 yield f"{start}data", value.value, "data"
@@ -32,10 +31,21 @@ def walk(module: Any, name: str = "", above: tuple = ()) -> Iterator[tuple[str, 
             yield f"{start}{field}", module, field
         elif isinstance(value, drnn.Module):
             yield from walk(value, f"{start}{field}", (*above, module))
-        elif isinstance(value, (tuple, list)):
-            for i, item in enumerate(value):
-                if isinstance(item, drnn.Module):
-                    yield from walk(item, f"{start}{field}.{i}", (*above, module))
+
+
+def _held(module: Any) -> Iterator[tuple[str, Any]]:
+    """What ``module`` itself holds, by name; of tuples and lists, the layers in them."""
+    for field in getattr(type(module), "DRJIT_STRUCT", None) or ():
+        value = getattr(module, field, None)
+        if isinstance(value, (tuple, list)):
+            yield from ((f"{field}.{i}", item) for i, item in enumerate(value) if isinstance(item, drnn.Module))
+        else:
+            yield field, value
+
+
+def held_layers(module: Any) -> list:
+    """The layers that ``module`` itself holds, in evaluation order."""
+    return [value for _, value in _held(module) if isinstance(value, drnn.Module)]
 
 
 def children(module: Any) -> Iterator[Any]:

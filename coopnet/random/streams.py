@@ -1,6 +1,7 @@
 """Streams of the generator: word 3 of its counters. Uses with different ones draw independent numbers from equal keys.
 
-Dropouts have the streams from 0 on: a network's layers are numbered.
+Dropouts have the streams from 0 on: a network's layers are numbered. (The frequencies of ``Fourier`` are drawn from
+stream 0, too, under a seed of their own.)
 """
 
 #: From here on: parameters.

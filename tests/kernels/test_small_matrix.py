@@ -5,6 +5,7 @@ from __future__ import annotations
 import drjit as dr
 import numpy as np
 from support.kernels import launched
+from support.networks import gradients_in_orders
 
 import coopnet as cn
 from coopnet.kernels.small_matrix import project
@@ -39,12 +40,6 @@ def test_trained_frequencies_in_a_loop_and_outside(ns, backend):
     field = cn.NeuralField(encoding, network, in_features=2).build(backend, seed=1)
     x = [dr.linspace(ns.Float, 0, 1, 64), dr.linspace(ns.Float, 1, 0, 64)]
     uses = [lambda: dr.sum(cn.mc_dropout(field, x, cn.Key(1), 4)[0][0]), lambda: dr.sum(field(x)[0])]
-    found = []
-    for order in ([0], [1], [0, 1], [1, 0]):
-        for value in field.values():
-            dr.disable_grad(value)
-            dr.enable_grad(value)
-        dr.backward(sum((uses[i]() for i in order), ns.Float(0)))
-        found.append(dr.grad(field["encoding.data"]).numpy())
+    found = gradients_in_orders(field, uses, lambda: dr.grad(field["encoding.data"]).numpy())
     for both in found[2:]:
         np.testing.assert_allclose(both, found[0] + found[1], rtol=2e-2 if backend == "cuda" else 1e-4, atol=1e-3)

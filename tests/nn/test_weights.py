@@ -11,6 +11,7 @@ import drjit.nn as drnn
 import numpy as np
 import pytest
 from drjit.opt import SGD, Adam, AdamW
+from support.networks import gradients_in_orders
 
 import coopnet as cn
 from coopnet import reference as ref
@@ -682,13 +683,7 @@ def test_penalties_in_any_order(ns, backend):
     layers = cn.Linear(1, 4, bias=False), cn.ConcreteDropout(0.5), cn.Linear(4, 1, bias=False)
     field = cn.NeuralField(None, cn.Sequential(*layers)).build(backend)
     parts = [lambda: cn.concrete_penalty(field, 100), lambda: cn.training.l2_penalty(field)]
-    found = []
-    for order in ([0], [1], [0, 1], [1, 0]):
-        for value in field.values():
-            dr.disable_grad(value)
-            dr.enable_grad(value)
-        dr.backward(sum((parts[i]() for i in order), ns.Float(0)))
-        found.append(field.gradient("layers.2.weights").astype(np.float64))
+    found = gradients_in_orders(field, parts, lambda: field.gradient("layers.2.weights").astype(np.float64))
     for both in found[2:]:
         np.testing.assert_allclose(both, found[0] + found[1], rtol=1e-2 if backend == "cuda" else 1e-5, atol=1e-5)
 

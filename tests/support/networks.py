@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 
+import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 
@@ -35,6 +36,21 @@ def matrices(net):
 def gradients(net):
     """Gradients of what :func:`matrices` returns."""
     return _read(net, net.gradient)
+
+
+def gradients_in_orders(field, parts, read):
+    """What ``read()`` returns after ``dr.backward`` of the first of two ``parts`` (functions without arguments), of the
+    second, of their sum, and of their sum the other way round.
+    """
+    found = []
+    for order in ([0], [1], [0, 1], [1, 0]):
+        for value in field.values():
+            dr.disable_grad(value)
+            dr.enable_grad(value)
+        first, *others = (parts[i]() for i in order)
+        dr.backward(sum(others, first))
+        found.append(read())
+    return found
 
 
 def _read(net, read):
