@@ -153,7 +153,7 @@ def of_largest_likelihood(deviations: np.ndarray, squares: np.ndarray) -> tuple[
 
     Each step multiplies the coefficient of a term :math:`u` of :math:`v` by the root of :math:`\sum u e^2 / v^2` over
     :math:`\sum u / v`, by which the likelihood cannot fall (Fevotte and Idier 2011, *Algorithms for nonnegative matrix
-    factorization with the beta-divergence*, section 4.1, for the divergence of Itakura and Saito).
+    factorization with the beta-divergence*, for the divergence of Itakura and Saito).
     """
     terms = np.stack([np.square(deviations), np.ones_like(deviations)])
     terms /= terms.mean(axis=1, keepdims=True)

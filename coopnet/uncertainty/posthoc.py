@@ -119,8 +119,8 @@ def _dropout() -> Dropout:
 
 def _with_dropout(field: NeuralField) -> NeuralField:
     """A copy of ``field`` with dropouts."""
-    joined = f"{_WHERE}: field is an ensemble; give its members dropout, and join those by ensemble()"
-    ensure(members_of(field) is None, f"{joined}.")
+    hint = "give its members dropout, and join those by ensemble()"
+    ensure(members_of(field) is None, f"{_WHERE}: field is an ensemble; {hint}.")
     network = behind_hidden(field.network, _dropout)
     if grids(field.encoding):
         network = Sequential(_dropout(), network)
