@@ -10,5 +10,6 @@ how gradients are added up
 :mod:`.atomic_sums`         by atomics, in several copies
 :mod:`.fixed_point`         in integers
 :mod:`.segment_sum`         in a fixed order
+:mod:`.half_tables`         in single precision, for half-precision tables in symbolic scopes
 ==========================  =================================
 """

@@ -45,7 +45,7 @@ class DrawnFeatureGrid(FeatureGrid):
             dr.eval(table)
         grid = object.__new__(FeatureGrid)
         grid.__dict__.update(self.__dict__)
-        grid.data = dr.replace_grad(table, self.data) if dr.grad_enabled(self.data) else table
+        grid.data = dr.replace_grad(table, self.dtype(self.data)) if dr.grad_enabled(self.data) else table
         return grid
 
     def read(self, data: Any, index: Any) -> Any:

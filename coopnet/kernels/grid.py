@@ -23,8 +23,8 @@ import drjit as dr
 from ..jit.half import largest
 from ..jit.kinds import flat, nested_type, split
 from ..jit.masks import present
-from ..jit.scopes import symbolic
-from . import fixed_point
+from ..jit.scopes import inside_call, symbolic
+from . import fixed_point, half_tables
 from .atomic_sums import SAMPLES, AtomicSums, copies
 
 #: Multipliers of the spatial hash (Teschner et al. 2003), as in tiny-cuda-nn.
@@ -81,7 +81,8 @@ class FeatureGrid:
     """Features at the vertices of grids of cubes, or of cubes that are cut into simplices.
 
     Args:
-        data: the parameters, a 1D array: level by level, the features of a vertex side by side.
+        data: the parameters, a 1D array in single or half precision: level by level, the features of a vertex side by
+            side. Everything else is in single precision, also sums of the gradient, which are rounded once.
         levels: see :func:`levels`.
         dimension: number of coordinates.
         n_features: features of a vertex.
@@ -104,7 +105,7 @@ class FeatureGrid:
         simplices: bool = False,
         which: Any = 0,
     ):
-        self.data, self.dtype = data, type(data)
+        self.data, self.dtype = data, dr.float32_array_t(type(data))
         self.levels, self.dimension, self.n_features = levels, dimension, n_features
         self.hashed, self.interpolation, self.simplices, self.which = hashed, interpolation, simplices, which
 
@@ -123,20 +124,25 @@ class FeatureGrid:
         """``[features, *derivatives]`` at ``coordinates``: features, and their derivatives in directions ``tangents``.
 
         Args:
-            coordinates, tangents: arrays of the type of the parameters, one for each axis.
+            coordinates, tangents: arrays in single precision, one for each axis.
             ordered: sum the gradient of the parameters in fixed point instead of with atomics?
             counts: number of copies of each level to which atomics add; ``None`` for as many as pay.
         """
         if not dr.grad_enabled(self.data):
             return self.interpolate(self.data, coordinates, tangents)
         counts = counts or self.copies(dr.width(flat([coordinates, *tangents])))
-        if not ordered and (symbolic() or max(counts) == 1):  # Dr.Jit's own derivative adds to one copy
+        half = dr.is_half_v(self.data)
+        if not ordered and not half and (symbolic() or max(counts) == 1):  # Dr.Jit's own derivative adds to one copy
             return self.interpolate(self.data, coordinates, tangents)
-        op = _FixedPointOp if ordered else _AtomicsOp
         bundle = self.interpolate(dr.detach(self.data), coordinates, tangents)
+        if half and symbolic() and inside_call(self.dtype):
+            return split(half_tables.without_gradient(flat(bundle)), len(bundle))
+        op, later = _FixedPointOp if ordered else _AtomicsOp, None
+        if half and symbolic():
+            op, later = _ScopeOp, half_tables.buffer_in_scope(self.data)
         # the lambda keeps Dr.Jit from traversing the grid as an argument
         inputs = dr.detach(coordinates), [dr.detach(tangent) for tangent in tangents]
-        return split(dr.custom(op, lambda: (self, counts), self.data, *inputs, flat(bundle)), len(bundle))
+        return split(dr.custom(op, lambda: (self, counts), self.data, *inputs, flat(bundle), later), len(bundle))
 
     @property
     def grids(self) -> int:
@@ -172,8 +178,9 @@ class FeatureGrid:
         return bundle
 
     def read(self, data: Any, index: Any) -> Any:
-        """The features of the entries ``index`` of ``data``, as a nested array."""
-        return dr.gather(nested_type(self.dtype), data, index, shape=(self.n_features, dr.width(index)))
+        """The features of the entries ``index`` of ``data``, as a nested array in single precision."""
+        features = dr.gather(nested_type(type(data)), data, index, shape=(self.n_features, dr.width(index)))
+        return nested_type(self.dtype)(features)
 
     def walk(
         self, coordinates: list, tangents: Sequence[list] = (), order: int = -1
@@ -263,7 +270,9 @@ class FeatureGrid:
 class _ParametersOp(dr.CustomOp):
     """Returns a bundle of features and derivatives as it is, and adds its derivative with respect to the parameters."""
 
-    def eval(self, made: Any, data: Any, coordinates: list, tangents: list, values: list) -> list:  # type: ignore[override]
+    def eval(  # type: ignore[override]
+        self, made: Any, data: Any, coordinates: list, tangents: list, values: list, later: Any = None
+    ) -> list:
         self.grid: FeatureGrid
         self.counts: Sequence[int]
         self.grid, self.counts = made()
@@ -291,10 +300,12 @@ class _ParametersOp(dr.CustomOp):
         self.set_grad_in("values", incoming)
         # lanes that have left a loop add nothing, but would still influence the scale of the sums
         incoming = present(incoming, dr.width([*incoming, *self.coordinates]))
-        self.set_grad_in("data", self.sums(split(incoming, 1 + len(self.tangents))))
+        sums = self.sums(split(incoming, 1 + len(self.tangents)))
+        if sums is not None:
+            self.set_grad_in("data", type(self.grid.data)(sums))
 
     def sums(self, cotangents: list[list]) -> Any:
-        """The gradient of the parameters."""
+        """The gradient of the parameters, in single precision; ``None`` if it is added to them later."""
         raise NotImplementedError
 
     def name(self) -> str:
@@ -308,6 +319,15 @@ class _AtomicsOp(_ParametersOp):
         result = AtomicSums(self.grid, self.counts)
         result.add(self.terms(cotangents))
         return result.finish()
+
+
+class _ScopeOp(_ParametersOp):
+    """For half-precision parameters in a symbolic loop or conditional: see :mod:`.half_tables`."""
+
+    def sums(self, cotangents: list[list]) -> None:
+        sums = half_tables.sums_in_scope(self.grid.data)
+        for _, terms, index in self.terms(cotangents):
+            dr.scatter_reduce(dr.ReduceOp.Add, sums, nested_type(self.grid.dtype)(terms), index)
 
 
 class _FixedPointOp(_ParametersOp):

@@ -6,9 +6,9 @@ from typing import Any
 
 import drjit as dr
 
-from ..jit.deferred import deferred_buffer
 from ..jit.kinds import nested_type
 from ..jit.scopes import inside_call, symbolic
+from . import half_tables
 from .segment_sum import sum_rows
 
 
@@ -46,10 +46,9 @@ def lookup(data: Any, index: Any, active: Any, leaf: type, ordered: bool) -> lis
         return _read(flat, data.shape[1], index, active, leaf)
     if inside_call(leaf):
         rows = _read(flat, data.shape[1], index, active, type(flat))
-        return [leaf(v) for v in dr.custom(_NoHalfSums, rows)]
-    _ = flat * 1  # as for networks: without this, Dr.Jit would not record that the scope depends on the table
+        return [leaf(v) for v in half_tables.without_gradient(rows)]
     settings = _Settings(data.shape, leaf, False, flat)
-    return dr.custom(_ScopeLookupOp, settings, flat, index, active, deferred_buffer(flat).buffer)
+    return dr.custom(_ScopeLookupOp, settings, flat, index, active, half_tables.buffer_in_scope(flat))
 
 
 def _read(flat: Any, width: int, index: Any, active: Any, leaf: type) -> list:
@@ -96,51 +95,10 @@ class _LookupOp(dr.CustomOp):
 class _ScopeLookupOp(_LookupOp):
     """:class:`_LookupOp` for a half-precision table inside a symbolic loop or conditional.
 
-    Gradients are added up in a single-precision array, and rounded when the scope is left. ``later`` is the buffer of
-    the table's :class:`Deferred`.
+    ``later`` is the input of :func:`~.half_tables.buffer_in_scope`.
     """
 
     def backward(self) -> None:
-        deferred = deferred_buffer(self.settings.origin)
-        if not deferred.waits():
-            _refuse()
-        sums = deferred.once("lookup", lambda: _ScopeSums(self.settings.origin))
-        sums.add([sums.single(v) for v in self.grad_out()], self.index, self.active)
-
-
-class _ScopeSums:
-    """Sums of rows in a symbolic scope, in single precision."""
-
-    def __init__(self, table: Any):
-        self.table, self.single = type(table), dr.float32_array_t(type(table))
-        self.sums = dr.opaque(self.single, 0, (dr.width(table),))
-
-    def add(self, rows: list, index: Any, active: Any) -> None:
-        dr.scatter_reduce(dr.ReduceOp.Add, self.sums, nested_type(self.single)(rows), index, active)
-
-    def sum(self) -> Any:
-        return self.table(self.sums)
-
-
-class _NoHalfSums(dr.CustomOp):
-    """Returns rows as they are, and refuses their gradients."""
-
-    def eval(self, rows: list) -> list:  # type: ignore[override]
-        return rows
-
-    def forward(self) -> None:
-        self.set_grad_out(self.grad_in("rows"))
-
-    def backward(self) -> None:
-        _refuse()
-
-    def name(self) -> str:
-        return "coopnet: rows of a half-precision table"
-
-
-def _refuse() -> None:
-    raise RuntimeError(
-        "Embedding: inside a symbolic call, or by dr.backward() inside a symbolic loop or conditional, the gradient of "
-        "a half-precision table would add up in half precision, whose sums stall; give precision='single', look rows "
-        "up outside, or differentiate outside the loop."
-    )
+        sums = half_tables.sums_in_scope(self.settings.origin)
+        rows = nested_type(type(sums))(self.grad_out())
+        dr.scatter_reduce(dr.ReduceOp.Add, sums, rows, self.index, self.active)

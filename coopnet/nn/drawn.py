@@ -82,8 +82,8 @@ class DrawnGrid(Drawn, Encoding):
         ensure(self.grid is not None, "DrawnGrid: there is no grid; call DrawnGrid(grid).")
         grid, width = self.grid._alloc(dtype, size, rng)
         layer = DrawnGrid(grid, self.stream)
-        data = grid.grid.value.data
-        layer.deviation = Unpacked(ParameterArray(dr.zeros(type(data), dr.width(data))))
+        means = grid.grid.value
+        layer.deviation = Unpacked(ParameterArray(dr.zeros(means.dtype, dr.width(means.data))))
         return layer, width
 
 

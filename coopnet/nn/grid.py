@@ -39,9 +39,9 @@ class Grid(Lattice):
     ========= ==============================================
 
     If :math:`N_l^d` exceeds 32 bits, a tiled level wraps around at :math:`2^{32}`; tiny-cuda-nn uses one entry for the
-    whole level. Parameters are single precision on every backend, and start uniform in :math:`\pm` ``init_scale``. They
-    are not packed with the weights of a network, but are the entry ``"data"`` of the layer's mapping, the features of a
-    vertex side by side. Their gradients are reproducible on LLVM, and on CUDA inside ``with cn.deterministic():``.
+    whole level. Parameters start uniform in :math:`\pm` ``init_scale``. They are not packed with the weights of a
+    network, but are the entry ``"data"`` of the layer's mapping, the features of a vertex side by side. Their gradients
+    are reproducible on LLVM, and on CUDA inside ``with cn.deterministic():``.
 
     Args:
         in_features: number of coordinates :math:`d`, at most 7; -1 takes it from ``alloc``.
@@ -56,12 +56,17 @@ class Grid(Lattice):
             zeros, and get no gradient. ``None`` for all levels. It may be assigned at any time, ``grid.max_level = 3``,
             also in a packed field and between the steps of ``fit``. Nothing is compiled again; see
             ``docs/encodings.md``.
+        precision: of the parameters, on every backend: ``"single"``, or ``"half"`` for half of the memory. Everything
+            else is computed in single precision, gradients too, which are rounded once. ``docs/precision.md`` says
+            what it gains.
 
     Returns:
         ``n_levels * n_features_per_level`` features, coarsest level first.
 
     Raises:
         ValueError: arguments out of range; more than 7 coordinates; more parameters than an array can hold.
+        RuntimeError: gradients of half-precision parameters in symbolic calls, or by ``dr.backward`` inside a symbolic
+            loop, where they would be summed in half precision.
 
     >>> grid = cn.Grid(3, "dense", n_levels=4, interpolation="smoothstep")
     >>> field = cn.NeuralField(grid, cn.MLP(out_features=1)).build()
@@ -74,11 +79,12 @@ class Grid(Lattice):
         self, in_features: int = -1, storage: str = "hash", n_levels: int = 16, n_features_per_level: int = 2,
         hashmap_size: int = 2**19, base_resolution: int = 16, per_level_scale: float | None = None,
         init_scale: float = 1e-4, interpolation: str = "linear", max_level: float | None = None,
+        precision: str = "single",
     ):  # fmt: skip
         self.storage = check_choice("Grid", "storage", storage, ("hash", "dense", "tiled"))
         self.interpolation = check_choice("Grid", "interpolation", interpolation, INTERPOLATIONS)
         sizes = n_levels, n_features_per_level, hashmap_size, base_resolution
-        super().__init__(in_features, *sizes, per_level_scale, init_scale, max_level)
+        super().__init__(in_features, *sizes, per_level_scale, init_scale, max_level, precision)
 
     DRJIT_STRUCT = fields(__init__, grid=Unpacked, limit=Constant, max_level=None)
 

@@ -9,7 +9,17 @@ from typing import Any
 import drjit as dr
 
 from ..backend.transfer import to
-from ..checks import check, check_above, check_in_features, check_lanes, check_number, check_positive, ensure, shown
+from ..checks import (
+    check,
+    check_above,
+    check_choice,
+    check_in_features,
+    check_lanes,
+    check_number,
+    check_positive,
+    ensure,
+    shown,
+)
 from ..checks.sizes import MAX_ENTRIES, check_entries, check_features
 from ..engine import stacked
 from ..engine.modes import is_deterministic
@@ -41,7 +51,7 @@ class Lattice(Encoding):
     def __init__(
         self, in_features: int = -1, n_levels: int = 16, n_features_per_level: int = 2, hashmap_size: int = 2**19,
         base_resolution: int = 16, per_level_scale: float | None = 2.0, init_scale: float = 1e-4,
-        max_level: float | None = None,
+        max_level: float | None = None, precision: str = "single",
     ):  # fmt: skip
         where = type(self).__name__
         self.in_features = check_in_features(where, in_features)
@@ -59,6 +69,7 @@ class Lattice(Encoding):
         check_features(where, "n_levels", n_levels, self.width(1))
         if hashmap_size > MAX_ENTRIES:
             raise ValueError(f"{where}: hashmap_size is {shown(hashmap_size)}; fewer than 2^32 are possible.")
+        self.precision = check_choice(where, "precision", precision, ("single", "half"))
         self.grid = Unpacked()
         self.max_level = max_level
 
@@ -130,6 +141,7 @@ class Lattice(Encoding):
         self._check_dimension(size := layer.in_features)
         levels, n = self._levels(size, dr.backend_v(dtype) == dr.JitBackend.LLVM), self.n_features_per_level
         data = self._draw(dr.float32_array_t(dr.array_t(dtype)), levels[-1].end * n, rng)
+        data = dr.float16_array_t(data)(data) if self.precision == "half" else data
         dr.schedule(data)
         hashed = self.storage == "hash"
         layer.grid = Unpacked(FeatureGrid(data, levels, size, n, hashed, self.interpolation, self._SIMPLICES))
@@ -169,7 +181,8 @@ class Lattice(Encoding):
         multiple = self._MULTIPLE or self.n_features_per_level
         layout = levels(size, scales(self.n_levels, self.base_resolution, growth, self._NUMBER), multiple, limit)
         shape = layout[-1].end, self.n_features_per_level
-        check_entries(name, f"features in {self.n_levels} levels", shape, 4, on_host)
+        each = 2 if self.precision == "half" else 4
+        check_entries(name, f"features in {self.n_levels} levels", shape, each, on_host)
         return layout
 
 

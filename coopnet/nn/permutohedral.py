@@ -23,14 +23,15 @@ class Permutohedral(Lattice):
 
     Args:
         in_features: number of coordinates :math:`d`, at most 64; -1 takes it from ``alloc``.
-        n_levels, n_features_per_level, hashmap_size, base_resolution, per_level_scale, init_scale, max_level: see
-            :class:`HashGrid`.
+        n_levels, n_features_per_level, hashmap_size, base_resolution, per_level_scale, init_scale, max_level,
+        precision: see :class:`HashGrid`.
 
     Returns:
         ``n_levels * n_features_per_level`` features, coarsest level first.
 
     Raises:
         ValueError: arguments out of range.
+        RuntimeError: as for :class:`Grid`.
 
     >>> field = cn.NeuralField(cn.Permutohedral(4, n_levels=8), cn.MLP(out_features=3)).build()
     """

@@ -95,7 +95,7 @@ class Step:
     def begin(self) -> None:
         """Make the initial state of a run, beside the parameters."""
         self.scaler = None
-        if self.field.precision == "half":
+        if any(dr.is_half_v(v) for v in self.field.values()):
             scale = limits.SCALE_START if self.loss_scale is None else self.loss_scale
             self.scaler = LossScaler(self.float32, scale, self.loss_scale is None)
         #: Mean losses of the last steps; that of a step is at its number modulo :data:`~.limits.WINDOW_STEPS`.

@@ -233,6 +233,21 @@ def torch_border() -> str:
     return measured("torch-border-llvm", "python benchmarks/torch_border.py") + "\n\n" + table(head, rows)
 
 
+def half_grids(backend: str) -> str:
+    """Grids in half precision beside single precision."""
+    rows = []
+    for r in load(f"half-grids-{backend}")["results"]:
+        for name in ("single", "half"):
+            held, times = r[name], [r[name][f"{kind}_ms"] for kind in ("uniform", "rays", "step")]
+            rows.append(
+                [r["job"], name, f"{held['parameters_mib']:.1f} MiB", *map(number, times), f"{held['loss']:.2e}"]
+            )
+    what = f"Evaluations of 2^{r['log2_points']} points, steps of 2^{r['log2_batch']}, {r['steps']:,} of them. "
+    head = ["grid", "features", "memory", "uniform points, ms", "along rays, ms", "step, ms", "loss"]
+    command = f"python benchmarks/half_grids.py --backend {backend} --steps {r['steps']}"
+    return what + measured(f"half-grids-{backend}", command) + "\n\n" + table(head, rows)
+
+
 def spheres(backend: str) -> str:
     """Neural materials in Mitsuba."""
     data = load(f"mitsuba_spheres-{backend}")["results"]
@@ -302,6 +317,8 @@ PARTS: dict[str, Callable[[], str]] = {
     ),
     "training_steps_llvm": lambda: training_steps("training-steps-llvm", "python benchmarks/training_steps.py"),
     "tiny_cuda_nn": tiny_cuda_nn,
+    "half_grids_cuda": lambda: half_grids("cuda"),
+    "half_grids_llvm": lambda: half_grids("llvm"),
     "step_profile": step_profile,
     "torch_border": torch_border,
     "spheres_llvm": lambda: spheres("llvm"),

@@ -228,6 +228,7 @@ class GridLowering:
 
     def _store(self, numbers: Any) -> None:
         levels, to = self.levels, self.to
+        precision = "half" if numbers.dtype == np.float16 and to.grids == "single" else to.grids
         numbers = numbers[: levels[-1].end * self.n] if levels else numbers[:0]
         self.least = self.step = None
         if to.grids == "uint8" and levels:
@@ -239,7 +240,7 @@ class GridLowering:
             whole = [np.rint((p - m) / (s or 1)) for p, m, s in zip(parts, lowest, step, strict=True)]
             numbers = np.concatenate(whole)
             self.least, self.step = to.constants("least", F32, lowest), to.constants("step", F32, step)
-        self.data = to.table("data", numbers, to.grids) if levels else None
+        self.data = to.table("data", numbers, precision) if levels else None
 
     def lower(self) -> Vec:
         to, b, x = self.to, self.to.block, self.x

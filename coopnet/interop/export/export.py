@@ -73,7 +73,8 @@ def export(
         precision: of the weights: ``"half"``, ``"single"``, or ``"auto"`` for the field's own. Numbers are computed in
             single precision, by cooperative vectors in half.
         grids: precision of the features of grids: ``"half"``, ``"single"``, ``"uint8"`` (256 values between the
-            smallest and largest of a level), or ``"auto"`` for that of the weights.
+            smallest and largest of a level), or ``"auto"`` for that of the weights. Features that are in half precision
+            in the field stay so with ``"single"``.
         dropout: give the function a key of four 32-bit words: the seed's lower and upper half, index and step. Its
             masks are those of :class:`Key` to the bit. The key also draws the parameters and displacements of
             :func:`laplace`, or a member of an :func:`ensemble` (whose members have no dropout).
