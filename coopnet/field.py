@@ -16,7 +16,16 @@ from .backend import namespace, require
 from .backend.transfer import NUMPY
 from .bounds import Bounds, check_count, checked, slopes, to_unit
 from .call import Call, note, result_type
-from .checks import check_choice, check_flag, check_in_features, check_int, check_module, check_unsigned, ensure
+from .checks import (
+    check_choice,
+    check_flag,
+    check_in_features,
+    check_int,
+    check_module,
+    check_type,
+    check_unsigned,
+    ensure,
+)  # fmt: skip
 from .checks.sizes import MAX_ENTRIES, check_features
 from .derivatives import jacobian, pushforward
 from .engine import Explanation, explain
@@ -276,15 +285,20 @@ class NeuralField(Module):
 
         Arguments are checked here only.
         """
-        self._check_built(where)
+        check_built(where, self)
         call = Call(p, self.in_features, key, active, where, *directions)
         x, *components = call.enter(p, *directions)
         note(self, x, call.active)
         return call, to_unit(x, self.bounds), components
 
-    def _check_built(self, where: str) -> None:
-        if self.precision is None:
-            raise ValueError(f"{where}: the field is not built yet; call field = field.build().")
+    @property
+    def _single(self) -> Any:
+        """The single-precision array type of the parameters' backend."""
+        return dr.float32_array_t(dr.leaf_t(dr.array_t(next(iter(self._held().values())))))
+
+    @property
+    def _backend(self) -> dr.JitBackend:
+        return dr.backend_v(self._single)
 
     def _work(self, leaf: type) -> type:
         """Type in which the network computes, on the backend of ``leaf``."""
@@ -307,13 +321,13 @@ class NeuralField(Module):
 
         >>> print(field.explain(2**20))
         """
-        self._check_built("NeuralField.explain")
+        check_built("NeuralField.explain", self)
         batch = check_int("NeuralField.explain", "batch", batch, 1, MAX_ENTRIES, "a positive int below 2^32")
         check_flag("NeuralField.explain", "frozen", frozen)
         check_flag("NeuralField.explain", "fit", fit)
         steps = check_int("NeuralField.explain", "steps", steps, 0, MAX_ENTRIES, "an int from 0 on")
         ops = [op for segment in segments([self.network]) for op in segment.ops or []]
-        backend = dr.backend_v(next(iter(self.values()))).name.lower()
+        backend = self._backend.name.lower()
         itemsize = 2 if self.precision == "half" and backend == "cuda" else 4
         return explain(ops, backend, batch, frozen, fit, steps, itemsize)
 
@@ -342,6 +356,12 @@ class NeuralField(Module):
     def __repr__(self) -> str:
         names = ("encoding", "network", "output", "precision", *(("bounds",) if self.bounds is not None else ()))
         return block(self, (f"{name}={getattr(self, name)!r}" for name in names))
+
+
+def check_built(where: str, field: Any, name: str = "field", cure: str = "call field = field.build()") -> None:
+    """Raise ``TypeError`` or ``ValueError`` unless ``field``, the argument ``name``, is a built field."""
+    check_type(where, name, field, NeuralField, "a NeuralField")
+    ensure(field.precision, f"{where}: {'the field' if name == 'field' else name} is not built yet; {cure}.")
 
 
 def storage(backend: Any, precision: str, where: str) -> tuple[type, str]:

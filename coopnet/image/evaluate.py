@@ -17,7 +17,7 @@ from ..backend import namespace
 from ..bounds import corners
 from ..checks import check, check_int, check_type, check_unsigned, ensure, entries, is_number
 from ..checks.sizes import MAX_ENTRIES
-from ..field import NeuralField
+from ..field import NeuralField, check_built
 from ..random.key import Key
 from ..uncertainty import mc_dropout, std
 
@@ -51,8 +51,7 @@ def check_size(where: str, width: Any, height: Any) -> tuple[int, int]:
 
 def check_drawable(where: str, field: Any, inputs: int) -> None:
     """Raise unless ``field`` is a built field of so many coordinates."""
-    check_type(where, "field", field, NeuralField, "a NeuralField")
-    ensure(field.precision, f"{where}: the field is not built yet; call field = field.build().")
+    check_built(where, field)
     check(field.in_features == inputs, where, "field.in_features", field.in_features, str(inputs))
 
 
@@ -192,4 +191,4 @@ def in_pieces(count: int, draw: Callable[[int, int], list]) -> list[np.ndarray]:
 
 def arrays(field: NeuralField) -> Any:
     """The array types of the backend that ``field`` lives on, as :func:`coopnet.backend.namespace` gives them."""
-    return namespace(dr.backend_v(next(iter(field.values()))))
+    return namespace(field._backend)

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..backend import require
 from ..checks import check_type, check_unsigned, ensure
-from ..field import NeuralField
+from ..field import NeuralField, check_built
 from ..io import architecture
 from ..jit.native.core import cuda_device, cuda_stream
 from ..jit.scopes import check_outside
@@ -77,8 +77,7 @@ class Module(torch.nn.Module):
 
     def __init__(self, field: NeuralField, seed: int = 0):
         super().__init__()
-        check_type(_WHERE, "field", field, NeuralField, "a NeuralField")
-        ensure(field.precision, f"{_WHERE}: the field is not built yet; call field = field.build().")
+        check_built(_WHERE, field)
         ensure(len(field), f"{_WHERE}: the field has no parameters, nothing that PyTorch could train.")
         self.seed = check_unsigned(_WHERE, "seed", seed)
         self._programs, self._calls = _Programs(field), Calls(draws(field))
@@ -193,7 +192,7 @@ class _Programs:
     """An architecture on all backends on which it was used. It holds no weights: copies of a module share it."""
 
     def __init__(self, field: NeuralField):
-        self.backend, self.precision = dr.backend_v(next(iter(field.values()))).name.lower(), str(field.precision)
+        self.backend, self.precision = field._backend.name.lower(), str(field.precision)
         self.own = Program(field.build(self.backend, self.precision))
         self._found = {self.backend: self.own}
         self._indices: dict[tuple, torch.Tensor] = {}

@@ -19,7 +19,7 @@ import drjit as dr
 import numpy as np
 
 from ..checks import check_type, ensure, shown
-from ..field import NeuralField, storage
+from ..field import NeuralField, check_built, storage
 from ..jit.scopes import check_outside
 from ..nn.parameters import NUMPY_TYPES, listed, parameters
 from ..version import __version__
@@ -102,8 +102,7 @@ def prepare(path: Any, field: NeuralField, metadata: Mapping[str, Any] | None) -
     directory = writable(path, "save").parent
     if not os.access(directory, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, "The directory is not writable", os.fspath(path))
-    check_type("save", "field", field, NeuralField, "a NeuralField")
-    ensure(field.precision, "save: the field is not built yet; call field = field.build().")
+    check_built("save", field)
     check_outside("save")
     return {
         "coopnet": json.dumps(describe(field), allow_nan=False),

@@ -9,7 +9,7 @@ import drjit as dr
 import mitsuba as mi
 
 from ..checks import check_backend, check_type, ensure
-from ..field import NeuralField
+from ..field import NeuralField, check_built
 from ..io import load as load_field
 from . import variants
 
@@ -41,8 +41,7 @@ def check_field(field: Any, where: str, inputs: tuple[int, ...] = (), outputs: t
     Raises ``TypeError`` or ``ValueError`` unless it is a built field of the variant's backend and has one of the given
     numbers of inputs and outputs (any, if none are given).
     """
-    check_type(where, "field", field, NeuralField, "a NeuralField")
-    ensure(field.precision is not None, f"{where}: the field is not built yet; call cn.mitsuba.build(field).")
+    check_built(where, field, cure="call cn.mitsuba.build(field)")
     variants.current(where)
     for name, value in field.items():
         check_backend(f"{where}: {name} is", value, mi.Float, f"Mitsuba's variant {mi.variant()}")

@@ -8,7 +8,7 @@ import drjit as dr
 
 from ..checks import check_choice, check_type, ensure, entries
 from ..checks.warn import warn
-from ..field import NeuralField
+from ..field import NeuralField, check_built
 from ..nn import Exp, ReLU, Sigmoid, Softplus, Squareplus
 from ..nn.tree import children
 from ..random.key import Key
@@ -45,7 +45,7 @@ class Radiance:
         self.density = FUNCTIONS[check_choice(where, "density", density, DENSITIES)]
         self.color = FUNCTIONS[check_choice(where, "color", color, COLORS)]
         if self.neural:
-            ensure(field.precision is not None, f"{where}: the field is not built yet; call field = field.build().")
+            check_built(where, field)
             given = f"field has {field.in_features} inputs"
             ensure(field.in_features in (3, 6), f"{where}: {given}; 3 (a position), or 6 (and a direction) are needed.")
             self._check_activation(density, color)

@@ -23,7 +23,7 @@ from ..checks import (
     is_number,
     shown,
 )  # fmt: skip
-from ..field import NeuralField
+from ..field import NeuralField, check_built
 from ..jit import kinds
 from ..jit.literals import is_literal
 from ..jit.native.imports import imports
@@ -70,9 +70,8 @@ def check_run(
 
 
 def check_field(field: Any, where: str, name: str) -> None:
-    check_type(where, name, field, NeuralField, "a NeuralField")
+    check_built(where, field, name)
     which = "the field" if name == "field" else name
-    ensure(field.precision, f"{where}: {which} is not built yet; call field = field.build().")
     held = {value.array.index for value in field.values()}
     lost = f"{where}: {which} has lost its packed weights, as copies by dr.copy() and dr.detach() have"
     ensure(all(p.storage.array.index in held for p in parameters(field)), f"{lost}; use copy.deepcopy(field).")

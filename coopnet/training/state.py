@@ -161,10 +161,9 @@ def _rebuilt(tree: Any, tensors: Iterator[np.ndarray]) -> Any:
 
 def _identity(step: Step, seed: int) -> dict[str, Any]:
     """Settings that must be equal in the run that wrote a checkpoint and in the one that resumes it."""
-    first = next(iter(step.field.values()))
     return {
         "seed": str(seed),
-        "backend": dr.backend_v(first).name,
+        "backend": step.field._backend.name,
         "precision": step.field.precision,
         "optimizer": type(step.optimizer).__name__,
         "parameters": {k: int(dr.prod(v.shape)) for k, v in step.field.items()},

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import drjit as dr
 
 from ..checks import check_int, check_type, check_unsigned, ensure, entries
-from ..field import NeuralField
+from ..field import NeuralField, check_built
 from ..jit import kinds
 from ..jit.scopes import check_outside
 from ..random.key import Key
@@ -25,15 +25,9 @@ class Batch(NamedTuple):
 
 def check_trained(field: Any, where: str) -> None:
     """Raise unless ``field`` is a built field with parameters, and nothing is being recorded."""
-    check_type(where, "field", field, NeuralField, "a NeuralField")
-    ensure(field.precision, f"{where}: the field is not built yet; call field = field.build(), and train it.")
+    check_built(where, field, cure="call field = field.build(), and train it")
     ensure(len(field), f"{where}: the field has no parameters.")
     check_outside(where)
-
-
-def single_type(field: NeuralField) -> Any:
-    """The single-precision type of the backend of ``field``."""
-    return dr.float32_array_t(dr.leaf_t(dr.array_t(next(iter(field.values())))))
 
 
 def draw(
@@ -53,7 +47,7 @@ def draw(
 def _drawn(
     field: NeuralField, batch: Callable, count: int, seed: int, where: str, checked: Callable
 ) -> Iterator[Batch]:
-    uint32 = dr.uint32_array_t(single_type(field))
+    uint32 = dr.uint32_array_t(field._single)
     for step in range(count):
         key = Key(seed, None, step).traced(uint32)
         with dr.suspend_grad():

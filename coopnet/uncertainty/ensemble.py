@@ -61,7 +61,7 @@ def ensemble(fields: Sequence[NeuralField]) -> NeuralField:
     members = Members(encodings, [field.network for field in together])
     result = NeuralField(members, Sequential(), first.output, first.in_features, first.bounds)
     assert first.precision is not None
-    result = result.allocate(*storage(_backend(first), first.precision, _WHERE))
+    result = result.allocate(*storage(first._backend, first.precision, _WHERE))
     targets = {p.name: p for p in parameters(result)}
     for number, field in enumerate(together):
         for p in parameters(field):
@@ -106,19 +106,14 @@ def ensemble_std(field: NeuralField, p: Any, where: str) -> Any:
     return call.contained([result(v) for v in deviations])
 
 
-def _backend(field: NeuralField) -> Any:
-    return dr.backend_v(next(iter(field.values())))
-
-
 def _outputs(field: NeuralField) -> int:
-    single = dr.float32_array_t(dr.leaf_t(dr.array_t(next(iter(field.values())))))
     with dr.suspend_grad():
-        return len(list(field([single(0.5)] * field.in_features)))  # traced, not run
+        return len(list(field([field._single(0.5)] * field.in_features)))  # traced, not run
 
 
 #: Properties that must be equal for all fields of an ensemble.
 _SAME = {
-    "backend": _backend,
+    "backend": lambda field: field._backend,
     "precision": lambda field: field.precision,
     "number of inputs": lambda field: field.in_features,
     "number of outputs": _outputs,

@@ -14,7 +14,7 @@ from ..field import NeuralField
 from ..nn import Sequential
 from ..nn.dropout import Dropout
 from ..nn.tree import children
-from .data import Batch, check_trained, draw, single_type
+from .data import Batch, check_trained, draw
 from .ensemble import members_of
 from .layers import behind_hidden, grids, rebuilt
 from .mc_dropout import has_dropout
@@ -84,7 +84,7 @@ def posthoc_dropout(
     dropped = _with_dropout(field)
     data = list(draw(field, batch, batches, seed, _WHERE, "batches"))
     masks = [layer for layer in children(dropped) if isinstance(layer, Dropout)]
-    single = single_type(field)
+    single = field._single
 
     def measured(p: float) -> float:
         rate = dr.opaque(single, p)  # a parameter of the kernel, which all rates share

@@ -8,7 +8,7 @@ import drjit as dr
 
 from ..call import result_type
 from ..checks import ensure
-from ..field import NeuralField
+from ..field import NeuralField, check_built
 from .displacement import displacement_std, is_displaced
 from .ensemble import ensemble_std, members_of
 from .linearized import deviations, is_drawn
@@ -50,7 +50,7 @@ def std(self: NeuralField, p: Any) -> Any:
     >>> deviation = cn.laplace(field, batch, steps=4).std(p)
     """
     where = "NeuralField.std"
-    self._check_built(where)
+    check_built(where, self)
     if members_of(self) is not None:
         return ensemble_std(self, p, where)
     hint = "use a field from cn.laplace() or cn.ensemble(), or mc_dropout"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...checks import check, check_choice, check_type, ensure, is_number
-from ...field import NeuralField
+from ...field import NeuralField, check_built
 from ...io import load, read
 from ...io.checkpoint import part_of
 from ...io.files import file_name
@@ -70,7 +70,7 @@ class Reflection:
         check_type("Reflection", "latent", self.latent, (NeuralField, tuple), "a NeuralField or a tuple of numbers")
         check_choice("Reflection", "directions", self.directions, tuple(DIRECTIONS))
         for part in fields_of(self):
-            ensure(part.precision, "Reflection: a field is not built yet; call field = field.build().")
+            check_built("Reflection", part)
         if isinstance(self.latent, NeuralField):
             given = self.latent.in_features
             ensure(given == 2, f"Reflection: latent has {given} inputs; 2 are needed, u and v.")

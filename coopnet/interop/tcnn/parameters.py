@@ -18,7 +18,7 @@ import numpy as np
 
 from ... import nn
 from ...checks import check, check_type, ensure
-from ...field import NeuralField
+from ...field import NeuralField, check_built
 from ...nn.arguments import arguments
 from ...nn.parameters import Parameter, parameters
 from ...nn.tree import children
@@ -105,7 +105,7 @@ NeuralField.to_tcnn = to_tcnn
 
 def _pieces(field: NeuralField, where: str) -> Iterator[tuple[Parameter, int]]:
     """The parameters in tiny-cuda-nn's order, and their numbers of rows there; raises if it has no such models."""
-    field._check_built(where)
+    check_built(where, field)
     net = field.network
     plain = isinstance(net, nn.Sequential) and all(isinstance(v, nn.Linear | nn.Activation) for v in net.layers)
     matrices, tables = list(parameters(net, "network")), list(parameters(field.encoding, "encoding"))

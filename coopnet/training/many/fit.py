@@ -162,7 +162,7 @@ def _check(fields: Any, batch: Any, steps: Any, seed: Any, optimizer: Any, toget
 
 
 def _identity(field: NeuralField) -> tuple:
-    return outline(field), field.precision, dr.backend_v(next(iter(field._held().values())))
+    return outline(field), field.precision, field._backend
 
 
 def _together(asked: int | None, jobs: Jobs, samples: int) -> int:
