@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import drjit as dr
+
 from ..jit.literals import is_zero
 from ..jit.unpacked import Constant
 from ..random.key import Key
@@ -73,6 +75,19 @@ class Affine(Op):
         if moving.still():
             return products
         return [p + moving.product(x, i == 0) for i, (p, x) in enumerate(zip(products, record.x, strict=True))]
+
+    def add_outer(self, dy: Any, x: Any, biased: bool) -> None:
+        """Add the outer product of ``dy`` and ``x`` to the matrix's gradient and, if ``biased``, ``dy`` to the bias's.
+
+        Missing components of ``dy`` and ``x`` are zeros. Dr.Jit has this operation only as the adjoint of a product
+        with the matrix. The value of that is not used.
+        """
+        dy = padded(dy, self.weights.shape[0], x.type)
+        with dr.resume_grad():
+            for v in list(self.product(dr.detach(x), biased) * dr.detach(dy)):
+                dr.set_grad(v, 1)
+                dr.enqueue(dr.ADMode.Backward, v)
+            dr.traverse(dr.ADMode.Backward)
 
     def still(self) -> bool:
         """Are these the tangents of weights that have none?"""

@@ -156,9 +156,9 @@ class BankOp(NetworkOp):
             of_matrix, of_bias = targets[op]
             if of_bias is of_matrix:
                 x = drnn.CoopVec(with_bias(op, list(op.fill(x)), biased))
-            of_matrix.multiplier.outer(of_matrix, dy, x, biased and of_bias is None)
+            of_matrix.add_outer(dy, x, biased and of_bias is None)
             if biased and of_bias not in (of_matrix, None):
-                of_bias.multiplier.outer(of_bias, dy, drnn.CoopVec([x.type(1)]), False)
+                of_bias.add_outer(dy, drnn.CoopVec([x.type(1)]), False)
 
         return visit
 
@@ -213,7 +213,7 @@ class Banks:
         # Only the gradients of banks are read, not their values, so all banks share one array of values.
         value = dr.opaque(leaf, 0, (width,)) if self.apart else dr.detach(buffer)
         self.banks, self.zeros = [leaf(value) for _ in range(count)], list[Any]()
-        #: For each bank, whether a cotangent was NaN. On LLVM, Dr.Jit adds no NaN to what another one is not added to.
+        #: For each bank, whether a cotangent was NaN. On LLVM, Dr.Jit's atomic additions drop NaN.
         self.nans: list[Any] = []
         dr.enable_grad(self.banks)
         if symbolic():

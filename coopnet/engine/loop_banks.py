@@ -19,6 +19,7 @@ from ..jit.lanes import live, only
 from ..jit.scopes import frozen
 from ..random.key import Key
 from . import limits
+from .affine import Affine
 from .banks import BankOp, Banks, banks_in_scope, separate
 from .network_op import Plan
 from .ops import affine, rebase
@@ -127,7 +128,7 @@ class ScopeOp(BankOp):
             if self.plan.situation.cuda:
                 warn_stall(samples)
             tape = self.plan.evaluate(self.plan.ops, only(live(dys), self.xs), self.key)
-            return self.plan.pullback(tape, dys, self.key, lambda op, *seen: op.multiplier.outer(op, *seen)), None
+            return self.plan.pullback(tape, dys, self.key, Affine.add_outer), None
         if where == "end of scope":
             count = banks_in_scope(samples, self.plan.vectors) if several else 1
             shared: dict[int, Callable] = {i: d.once for i, d in deferred.items()}

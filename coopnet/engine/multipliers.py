@@ -1,9 +1,9 @@
 """How a layer multiplies by its matrix: in the kernel (whole, in blocks of rows, from copies, or unrolled), or between
 kernels.
 
-Each is a class with :meth:`~Multiplier.product`, :meth:`~Multiplier.transposed` and :meth:`~Multiplier.outer`. Those
-in a kernel add the same terms in the same order, so results are bitwise equal. The exception is the gradient with
-respect to the vector if Dr.Jit itself differentiates a product in blocks: it is a sum over blocks.
+Each is a class with :meth:`~Multiplier.product` and :meth:`~Multiplier.transposed`. Those in a
+kernel add the same terms in the same order, so results are bitwise equal. The exception is the gradient with respect to
+the vector if Dr.Jit itself differentiates a product in blocks: it is a sum over blocks.
 """
 
 from __future__ import annotations
@@ -47,16 +47,6 @@ class Multiplier:
     def transposed(self, op: Any, dy: Any, count: int) -> Any:
         """The first ``count`` components of ``A^T dy``."""
         return first(drnn.matvec(op.weights, packed(dy), transpose=True), count)
-
-    def outer(self, op: Any, dy: Any, x: Any, biased: bool) -> None:
-        """Add the outer product of ``dy`` and ``x`` to the matrix's gradient and, if ``biased``, ``dy`` to the bias's.
-
-        Missing components of ``dy`` and ``x`` are zeros. Dr.Jit has this operation only as the adjoint of a product
-        with the matrix. The value of that is not used.
-        """
-        dy = padded(dy, op.weights.shape[0], x.type)
-        with dr.resume_grad():
-            differentiate(op.product(dr.detach(x), biased) * dr.detach(dy))
 
     def arrays(self) -> list:
         """The copies that the multiplier reads, which must be evaluated before."""
@@ -315,12 +305,3 @@ def padded(vector: Any, count: int, leaf: type) -> Any:
 def first(vector: Any, count: int) -> Any:
     """The first ``count`` components of ``vector``."""
     return vector if len(vector) == count else drnn.CoopVec(list(vector)[:count])
-
-
-def differentiate(y: Any) -> None:
-    """Differentiate the sum of the components of ``y`` in reverse mode; gradients are added to its inputs."""
-    components = list(y)
-    for v in components:
-        dr.set_grad(v, 1)
-        dr.enqueue(dr.ADMode.Backward, v)
-    dr.traverse(dr.ADMode.Backward)

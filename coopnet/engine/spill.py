@@ -29,7 +29,7 @@ from .chunks import chunks
 from .memory import chunk_size
 from .network_op import NetworkOp, Plan, in_use
 from .ops import Op, Tape, matrices
-from .products import Product, Sums, vectors_together
+from .products import Product, Sums, vectors_together, who_multiplies
 from .row_vectors import Rows, spilled
 from .strategies import caller_multiplies
 
@@ -49,7 +49,9 @@ class SpillOp(NetworkOp):
         else:
             products, dxs = self._whole(dys, samples, cache)
             s, caller = self.plan.situation, external_products.innermost()
-            if products and caller is not None and caller.open and caller_multiplies(s):
+            left = caller is not None and caller.open and caller_multiplies(s)
+            if products and who_multiplies(s.backend, left) == "caller":
+                assert caller is not None
                 caller.leave(products)
                 return dxs, None
             sums.compute(products)

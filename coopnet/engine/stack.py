@@ -50,7 +50,7 @@ class Stack:
         return stacked_array
 
 
-_OF_LANES = "of which each lane has parameters of its own"
+_FIELDS = "fields that one kernel trains together"
 #: ``with stacking(stack)``: each lane has the parameters of its field in ``stack``.
 stacking = Context("stack")
 #: The :class:`Stack` of the innermost context, or ``None``.
@@ -62,9 +62,9 @@ def evaluate(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
     stack = stacked()
     assert stack is not None
     xs, lanes = flat(x), dr.width(stack.which)
-    ensure(not symbolic(), f"a network {_OF_LANES} is evaluated in a symbolic loop", StackError)
+    ensure(not symbolic(), f"{_FIELDS} cannot be evaluated in a symbolic loop", StackError)
     samples = dr.width(xs)
-    wrong = f"a network {_OF_LANES} is evaluated at {samples} samples, where there are {lanes} lanes"
+    wrong = f"{_FIELDS} are evaluated at {samples} samples instead of {lanes}, those of all fields"
     ensure(samples in (1, lanes), wrong, StackError)
     xs = [of_width(v, lanes) for v in xs]
     return plan.split(dr.custom(StackOp, plan, [stack.of(b) for b in plan.buffers], xs, key))
@@ -88,7 +88,7 @@ class StackOp(BankOp):
         return self.fields[k]
 
     def forward(self) -> None:
-        raise StackError(f"a network {_OF_LANES} has no forward mode")
+        raise StackError(f"{_FIELDS} have no forward mode")
 
     def pull_back(self, dys: list, samples: int) -> tuple[list, list | None]:
         sets, dxs = self.filled(dys, samples, self.stack.count, self.stack.which)

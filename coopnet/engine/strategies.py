@@ -175,7 +175,8 @@ GRADIENTS = (
     ),
     Row(
         "loop sums", lambda s: s.symbolic,
-        "as above, but with one bank: on a CPU, selecting among several takes longer than the network",
+        "nothing can be evaluated inside a symbolic loop or conditional; one bank is summed after it, because on a CPU "
+        "selecting among several takes longer than the network",
     ),
     Row(
         None, lambda s: s.cuda and not s.network.layouts_known and s.forced in ("spill", "store"),

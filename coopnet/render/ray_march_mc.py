@@ -11,7 +11,7 @@ import drjit as dr
 from ..field import NeuralField
 from ..jit.kernel_parameters import kernel_parameter
 from ..random.key import Key
-from ..uncertainty.ensemble import separate
+from ..uncertainty.ensemble import moments, separate
 from ..uncertainty.mc_dropout import check_draws, check_passes, each_once, over_passes
 from .arguments import Rays
 from .occupancy import OccupancyGrid
@@ -121,7 +121,7 @@ def ray_march_mc(
     with dr.suspend_grad():
         rays = Rays(o, d, "ray_march", field, None if occupancy is None else occupancy.bits)
         if isinstance(field, NeuralField) and each_once(field, samples):
-            mean, deviation = _moments([march(member, None) for member in separate(field)])
+            mean, deviation = moments([march(member, None) for member in separate(field)])
         else:
             uint32 = dr.uint32_array_t(rays.leaf)
             index = kernel_parameter(uint32, 0) if key.index is None else key.index
@@ -134,13 +134,3 @@ def ray_march_mc(
         unmet = dr.square(transmittance)
         variance = sum(dr.square(s) for s in rgb_std) * (1 / 3) + unmet
     return MarchMoments(rays.point(rgb), rays.point(rgb_std), depth, depth_std, transmittance, unmet, variance)
-
-
-def _moments(passes: list[list]) -> tuple[list, list]:
-    """Mean and deviation over all passes."""
-    count, means, deviations = 1 / len(passes), [], []
-    for values in zip(*passes, strict=True):
-        mean = sum(values) * count
-        means.append(mean)
-        deviations.append(dr.sqrt(sum(dr.square(v - mean) for v in values) * count))
-    return means, deviations

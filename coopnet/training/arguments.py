@@ -64,7 +64,7 @@ def check_run(
     matrices = "the optimizer is a Muon, which needs matrices; a field's parameters are flat arrays"
     ensure(flat, f"{where}: {matrices}.", TypeError)
     empty = not len(optimizer)
-    ensure(empty, f"{where}: the optimizer holds parameters already; {where} gives it those of the field.")
+    ensure(empty, f"{where}: the optimizer holds parameters already; pass one without, and {where} adds the field's.")
     check_flag(where, "progress", progress)
     return steps, seed
 

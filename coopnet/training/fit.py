@@ -104,8 +104,8 @@ def fit(
             without it; checkpoints keep it beside the field.
         loss_scale: factor of the loss if gradients are in half precision, whose range is 6e-8 to 65504
             (Micikevicius et al. 2018). Steps that overflow are skipped, and halve the factor. ``None`` begins at 65536.
-            After 2000 steps without overflow the factor doubles at every step, until the next overflow or up to 2^40; a
-            number is never increased.
+            After 2000 steps without overflow the factor doubles at every step, until the next overflow or up to 2^40. A
+            factor that you give is halved by overflows, too, but never doubled.
         metric: called as ``metric(field)`` every ``metric_every`` steps and at the end, by process 0 only; returns a
             float, such as the PSNR on held-out data. Changes of the parameters that it makes are lost.
         higher_is_better: direction of the metric.

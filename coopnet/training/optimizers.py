@@ -36,7 +36,6 @@ from ..checks import (
     check_number,
     check_samples,
     check_type,
-    is_number,
     plain,
     shown,
 )  # fmt: skip
@@ -57,14 +56,14 @@ class Extended(Extension):
     ):  # fmt: skip
         where = type(self).__name__
         if not isinstance(lr, dr.ArrayBase):
-            _strength(where, "lr", lr)
+            check_number(where, "lr", lr, 0)
         check_type(where, "params", params, Mapping | None, "a mapping from names to arrays")
         check_parameters(where, params or {})
         self.accumulate, self.lookahead = (
             check_int(where, name, count, minimum, 2**32 - 1, f"an int of at least {minimum}")
             for name, count, minimum in (("accumulate", accumulate, 1), ("lookahead", lookahead, 0))
         )
-        self.l2_reg, self.alpha = _strength(where, "l2_reg", l2_reg), _strength(where, "alpha", alpha)
+        self.l2_reg, self.alpha = check_number(where, "l2_reg", l2_reg, 0), check_number(where, "alpha", alpha, 0)
         if options.get("mask_updates") and self._remembers:
             raise ValueError(f"{where}: mask_updates=True cannot be combined with accumulate or lookahead.")
         super().__init__(lr, params, **options)
@@ -205,10 +204,10 @@ class Adam(Extended, EntryAdam):
             for name in ("mask_updates", "uniform", "amsgrad"):
                 if getattr(self, option) and options.get(name):
                     raise ValueError(f"Adam: {name}=True cannot be combined with {option}.")
-        self.non_matrix_l2_reg = _strength("Adam", "non_matrix_l2_reg", non_matrix_l2_reg)
-        self.relative_decay = _strength("Adam", "relative_decay", relative_decay)
-        self.absolute_decay = _strength("Adam", "absolute_decay", absolute_decay)
-        self.non_matrix_lr_factor = _strength("Adam", "non_matrix_lr_factor", non_matrix_lr_factor)
+        self.non_matrix_l2_reg = check_number("Adam", "non_matrix_l2_reg", non_matrix_l2_reg, 0)
+        self.relative_decay = check_number("Adam", "relative_decay", relative_decay, 0)
+        self.absolute_decay = check_number("Adam", "absolute_decay", absolute_decay, 0)
+        self.non_matrix_lr_factor = check_number("Adam", "non_matrix_lr_factor", non_matrix_lr_factor, 0)
         self.train_matrices = check_flag("Adam", "train_matrices", train_matrices)
         self.train_non_matrices = check_flag("Adam", "train_non_matrices", train_non_matrices)
         self.gradient_limit = None if gradient_limit is None else check_above("Adam", "gradient_limit", gradient_limit)
@@ -288,8 +287,3 @@ def check_parameters(where: str, params: Mapping[str, Any]) -> None:
     for name, value in params.items():
         array = isinstance(value, dr.ArrayBase) and dr.is_diff_v(value) and dr.is_float_v(value) and dr.width(value)
         check(array, where, f"params[{shown(name)}]", value, "a differentiable array with entries", TypeError)
-
-
-def _strength(where: str, name: str, value: Any) -> float:
-    check(is_number(value, 0), where, name, value, "a finite number of at least 0")
-    return float(value)

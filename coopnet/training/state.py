@@ -223,7 +223,7 @@ def _check_arrays(given: dict[str, np.ndarray], needed: dict[str, Any]) -> None:
     known = {*needed, "losses", *(name for name in given if name.startswith("ema/") and not averaged)}
     for names, what in ((set(needed) - set(given), "lacks"), (set(given) - known, "has the unknown")):
         first = shown(min(names, default=""))
-        ensure(not names, f"it {what} {first} of {len(needed)} arrays of optimizer, scaler and average.")
+        ensure(not names, f"of the {len(needed)} arrays of optimizer, scaler and average, it {what} {first}.")
     for name, value in needed.items():
         dtype, size = np.dtype(dr.type_v(value).name.lower()), math.prod(dr.shape(value))
         array = given[name]

@@ -95,15 +95,20 @@ def ensemble_std(field: NeuralField, p: Any, where: str) -> Any:
     members = members_of(field)
     assert members is not None
     each = [bundle[0] for bundle in members.each(unit, [])]
-    count = 1 / len(each)
-    deviations = []
-    for values in zip(*each, strict=True):
+    return call.contained([result(v) for v in moments(each)[1]])
+
+
+def moments(passes: Sequence[list]) -> tuple[list, list]:
+    """Mean and deviation over ``passes``, each a list of arrays; differentiable."""
+    count, means, deviations = 1 / len(passes), [], []
+    for values in zip(*passes, strict=True):
         mean = sum(values[1:], values[0]) * count
         squares = [dr.square(v - mean) for v in values]
         variance = sum(squares[1:], squares[0]) * count
+        means.append(mean)
         # where all agree, the root has no derivative: it is taken as 0
         deviations.append(dr.select(variance > 0, dr.sqrt(dr.select(variance > 0, variance, 1)), 0))
-    return call.contained([result(v) for v in deviations])
+    return means, deviations
 
 
 def _outputs(field: NeuralField) -> int:

@@ -602,7 +602,9 @@ def test_what_cannot_be_trained_together_says_why(backend, ns):
         return coordinates, [dr.gather(ns.Float, ns.Float(0.5), ns.UInt32(0)) + coordinates[0]] * 3
 
     assert many(fields, fixed, 2, together=1)[0].steps == 2
-    where = r"one kernel: a network .* is evaluated at 128 samples, where there are 256 lanes; pass together=1"
+    where = (
+        r"one kernel: fields that .* are evaluated at 128 samples instead of 256, those of all fields; pass together=1"
+    )
     with pytest.raises(ValueError, match=f"together is 2, but fields cannot be trained in {where}"):
         many(fields, fixed, 2, together=2)
     with pytest.raises(ValueError, match="one kernel: Novograd is not element-wise"):

@@ -270,8 +270,8 @@ def test_errors():
             cn.training.Adam(1e-3, **{name: bad})
 
     for bad in (-1, float("nan"), "1", True):
-        refused("non_matrix_l2_reg", bad, "a finite number of at least 0")
-        refused("non_matrix_lr_factor", bad, "a finite number of at least 0")
+        refused("non_matrix_l2_reg", bad, "a number of at least 0")
+        refused("non_matrix_lr_factor", bad, "a number of at least 0")
     for name in ("gradient_limit", "weight_limit"):
         for bad, needed in ((0, "a positive number"), (-1, "a positive number"), (math.inf, "a finite number")):
             refused(name, bad, needed)

@@ -107,7 +107,7 @@ class SharedStep(Step):
         operands of products, and instructions for them.
         """
         self.push()
-        # where nothing is shared, there may be fewer or more losses than samples, and they do not tell the samples
+        # with one part, the number of losses may differ from that of samples, so that no index follows from it
         index = dr.arange(self.uint32, self.width) + start if self.parts > 1 else None
         value, external = self.differentiate(Key(seed, index, number))
         loss = self.float32(dr.sum(value))

@@ -47,7 +47,7 @@ def hindrance(step: JobStep) -> str:
         return "accumulation and lookahead depend on the step count"
     owners = {name for p in parameters(step.field) if (name := _unknown(p.owner, p.value))}
     if owners:
-        return f"lanes cannot have parameters of their own in {', '.join(sorted(owners))}"
+        return f"one kernel cannot hold several fields' parameters of {', '.join(sorted(owners))}"
     others = [s.layers for s in segments([step.field.network]) if s.ops is None]
     if others:
         names = sorted({type(layer).__name__ for layers in others for layer in layers})
