@@ -93,16 +93,22 @@ def test_the_same_as_in_one(ns, backend, halves, case):
 
 def test_a_network_that_is_not_the_fields(ns, backend, halves):
     """Gradients of others are computed at once: nobody would take them later."""
-    other = make_field(backend, seed=5)
-    dr.enable_grad(other["network.weights"])
+    gradients = []
+    for cut in (True, False):
+        other = make_field(backend, seed=5)
+        dr.enable_grad(other["network.weights"])
 
-    def objective(field, drawn, key):
-        points, targets = drawn
-        return dr.square(field(points, key)[0] - targets[0]) + 0 * other(points, key)[1]
+        def objective(field, drawn, key, other=other):
+            points, targets = drawn
+            return dr.square(field(points, key)[0] - targets[0]) + 1e-3 * other(points, key)[1]
 
-    cuts = halves(True)
-    result, _ = train(ns, backend, steps=4, objective=objective)
-    assert len(cuts) == 4 and np.isfinite(result.losses).all()
+        cuts = halves(cut)
+        result, _ = train(ns, backend, steps=4, objective=objective)
+        assert len(cuts) == (4 if cut else 0) and np.isfinite(result.losses).all()
+        gradients.append(dr.grad(other["network.weights"].array).numpy().astype(np.float64))
+    scale = np.abs(gradients[1]).max()
+    assert scale > 0
+    np.testing.assert_allclose(*gradients, rtol=0, atol=1e-2 * scale)
 
 
 def test_batches_of_changing_size(ns, backend, halves):

@@ -58,6 +58,7 @@ def test_unrolled(backend, ns, rows, columns, biased):
     a, b, x = matrix(ns, rows, columns)
     y = matrix(ns, columns, rows)[2]
     [op] = multipliers.with_multipliers([Affine(Weights(a, b))], "unrolled", back=True)
+    assert isinstance(op.multiplier, multipliers.Unrolled)
     expected = drnn.matvec(a, x, b) if biased else drnn.matvec(a, x)
     assert np.array_equal(numbers(op.product(x, biased)), numbers(expected))
     turned = numbers(op.multiplier.transposed(op, y, columns))
