@@ -34,6 +34,12 @@ def add(sums: Any, scaled: Sequence[Any], index: Any, active: Any = True) -> Non
     dr.scatter_reduce(dr.ReduceOp.Add, sums, packet, index, active, mode)
 
 
+def broken(values: Sequence[Any]) -> Any:
+    """1 if any entry of ``values`` is not finite, otherwise 0."""
+    total = sum(values[1:], values[0])
+    return dr.max(dr.select(dr.isfinite(total), type(total)(0), type(total)(1)))
+
+
 def finish(sums: Any, s: Any, broken: Any) -> Any:
     """The sums in the type of ``s``; NaN where ``broken`` is not zero, because a number was infinite or NaN.
 

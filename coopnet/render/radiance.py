@@ -9,7 +9,7 @@ import drjit as dr
 from ..checks import check_choice, check_type, ensure, entries
 from ..checks.warn import warn
 from ..field import NeuralField, check_built
-from ..nn import Exp, ReLU, Sigmoid, Softplus, Squareplus
+from ..nn import Exp, Identity, ReLU, Sigmoid, Softplus, Squareplus
 from ..nn.tree import children
 from ..random.key import Key
 from .arguments import number, vector_type
@@ -19,11 +19,11 @@ MOST_EXPONENT = 15
 
 #: Name -> function of a raw output.
 FUNCTIONS = {
-    "softplus": lambda x: dr.maximum(x, 0) + dr.log(1 + dr.exp(-abs(x))),
+    "softplus": Softplus(),
     "exp": lambda x: dr.exp(dr.minimum(x, MOST_EXPONENT)),
-    "relu": lambda x: dr.maximum(x, 0),
-    "sigmoid": lambda x: 1 / (1 + dr.exp(-x)),
-    "none": lambda x: x,
+    "relu": ReLU(),
+    "sigmoid": Sigmoid(),
+    "none": Identity(),
 }
 DENSITIES = ("softplus", "exp", "relu", "none")
 COLORS = ("sigmoid", "softplus", "exp", "relu", "none")

@@ -105,7 +105,7 @@ def _check_penalty(penalty: Callable, field: NeuralField) -> None:
     ensure(valid, f"fit: penalty returned a {kind}; a Dr.Jit array of width 1 is needed.", TypeError)
 
 
-def check_losses(step: Step, key: Key) -> tuple[int, Any, str]:
+def trace_first_batch(step: Step, key: Key) -> tuple[int, Any, str]:
     """Trace a batch without evaluating it, so that errors in it are raised before anything runs.
 
     Returns the number of losses, the batch, and a warning or nothing. Only coordinates are evaluated, of fields that

@@ -175,7 +175,7 @@ def fit(
         arguments.check_options(field, options)
         what = field, optimizer, batch, options
         step = Step(*what) if group is None else SharedStep(*what, replicas)
-        losses, drawn, outside = arguments.check_losses(step, Key(seed))
+        losses, drawn, outside = arguments.trace_first_batch(step, Key(seed))
         check_memory(field, optimizer, options, samples=losses, best=patience is not None)
         if isinstance(step, SharedStep):
             step.divide(losses)

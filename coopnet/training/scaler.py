@@ -39,9 +39,9 @@ class LossScaler:
             # just before it is read: scheduling an array with pending additions evaluates all that is scheduled so far
             dr.schedule(grad)
             dr.scatter(finite, False, 0, ~dr.isfinite(grad), mode=dr.ReduceMode.NoConflicts)
-        return self.judge(finite)
+        return self.update(finite)
 
-    def judge(self, good: Any) -> dict[str, Any]:
+    def update(self, good: Any) -> dict[str, Any]:
         """Like :meth:`unscale`, given whether all gradients are finite: ``good`` is one mask or, for several fields
         with their own scales, a mask of all fields.
         """

@@ -225,7 +225,7 @@ def _entry_sums(layer: Displaced, unit: list, rows: list[list], n: int) -> Any:
     squares = [v + dr.zeros(single, width) for v in squares]
     # at most n terms of at most `steps` derivatives each, all of which may be as large as the largest
     scale = fixed_point.scale(dr.max(largest(squares)) * steps**2, dr.opaque(single, n))
-    broken = dr.max(dr.select(dr.isfinite(sum(squares)), single(0), single(1)))
+    broken = fixed_point.broken(squares)
     rows = [[v + dr.zeros(single, width) for v in row] for row in rows]
     dr.eval(scale, broken, unit, rows)
     sums = dr.zeros(dr.int64_array_t(single), layer.vertices * axes)

@@ -260,7 +260,7 @@ def _entry_sums(part: GridPart, unit: list, squares: list) -> Any:
     terms = single(dr.opaque_width(squares[0])) * grid.vertices
     peak = largest(squares)
     scale = fixed_point.scale(dr.max(peak), terms)
-    broken = dr.max(dr.select(dr.isfinite(sum(squares)), single(0), single(1)))
+    broken = fixed_point.broken(squares)
     dr.eval(scale, broken)
     sums = dr.zeros(dr.int64_array_t(single), dr.width(grid.data))
     for level, weight, index in part.walk(unit):

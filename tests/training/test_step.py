@@ -11,7 +11,7 @@ from support.training import tiny_batch
 
 import coopnet as cn
 from coopnet.jit.optimizers import values
-from coopnet.training.arguments import check_losses
+from coopnet.training.arguments import trace_first_batch
 from coopnet.training.step import Options, Step
 
 
@@ -110,6 +110,6 @@ def test_the_first_batch_is_only_traced(ns, backend):
     with launched() as evaluated:
         dr.eval(field(batch(cn.Key(0))[0]))
     with launched() as traced:
-        samples, _, _ = check_losses(step, cn.Key(0))
+        samples, _, _ = trace_first_batch(step, cn.Key(0))
     assert samples == 2048 and 2048 not in [k["size"] for k in traced]  # matrices may have been copied
     assert backend == "cuda" or [k["size"] for k in evaluated].count(2048) > 1

@@ -118,7 +118,7 @@ def fit_many(
     jobs = Jobs(fields, batch, steps, seed, optimizer, options, folder, checkpoint_every)
     first = jobs.step(0)
     with errors_of(0, 0):
-        samples, _, outside = arguments.check_losses(first, Key(seed))
+        samples, _, outside = arguments.trace_first_batch(first, Key(seed))
     if outside:
         warn(f"job 0: {outside}")
     size = _together(together, jobs, samples)

@@ -185,7 +185,7 @@ class GroupStep(JobStep):
             return
         gradients = {k: v.array.grad for k, v in values(self.optimizer).items()}
         broken = sum((dr.block_sum(_broken(v), self._size(v)) for v in gradients.values()), type(self.jobs)(0))
-        factor = self.scales.judge(broken == 0)["grad_scale"]
+        factor = self.scales.update(broken == 0)["grad_scale"]
         finite = {k: self._each(broken, v) == 0 for k, v in gradients.items()}
         before = dict(self.optimizer.state)
         self._set_gradients({k: v * type(v)(self._each(factor, v)) for k, v in gradients.items()})
