@@ -18,7 +18,7 @@ import drjit as dr  # noqa: E402  # isort: skip
 import drjit.nn as drnn  # noqa: E402
 
 import coopnet as cn  # noqa: E402
-from coopnet.engine.multipliers import differentiate  # noqa: E402
+from coopnet.engine.affine import Affine, Weights  # noqa: E402
 from coopnet.jit import views  # noqa: E402
 
 #: Samples, as a power of two, and launches.
@@ -50,8 +50,7 @@ def measure(backend: str, shape: tuple[int, int], times: int, banks: int, order:
                 for buffer in buffers[k]:
                     x = drnn.CoopVec([value * (i + 1) for i in range(shape[1])])
                     dy = drnn.CoopVec([value * (i - 3) for i in range(shape[0])])
-                    with dr.resume_grad():
-                        differentiate(drnn.matvec(views.changed(view, buffer=buffer), dr.detach(x)) * dr.detach(dy))
+                    Affine(Weights(views.changed(view, buffer=buffer))).add_outer(dy, x, False)
                 return value
 
             return add

@@ -93,6 +93,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name == "mitsuba":  # needs Mitsuba, which takes seconds to import
-        return importlib.import_module(".mitsuba", __name__)
+    if name in ("image", "mesh", "mitsuba"):  # need other packages; Mitsuba takes seconds to import
+        return importlib.import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -27,6 +27,7 @@ from .checks import (
     ensure,
 )  # fmt: skip
 from .checks.sizes import MAX_ENTRIES, check_features
+from .checks.warn import warn
 from .derivatives import jacobian, pushforward
 from .engine import Explanation, explain
 from .jit import kinds
@@ -105,7 +106,9 @@ class NeuralField(Module):
     # ---- construction ---------------------------------------------------
 
     def build(self, backend: Any = "auto", precision: str = "auto", seed: int = 0) -> NeuralField:
-        """An allocated, packed copy of this field, ready to train or to call.
+        """An allocated, packed field of this architecture, ready to train or to call.
+
+        Its parameters are new. A copy of a trained field is :func:`coopnet.to` or ``copy.deepcopy``.
 
         Args:
             backend: ``"llvm"``, ``"cuda"``, or ``"auto"`` for CUDA where it works and LLVM elsewhere.
@@ -117,11 +120,18 @@ class NeuralField(Module):
             ValueError: unknown names; widths that don't fit; an unknown number of coordinates; single precision on
                 CUDA, whose cooperative vectors are half precision only.
 
+        Warns:
+            RuntimeWarning: the field, or a part of it, has parameters already, and no other ``seed`` is given.
+
         >>> field = cn.NeuralField(cn.HashGrid(3), cn.MLP(out_features=1)).build("llvm", "half", seed=7)
         """
-        seed = check_unsigned("NeuralField.build", "seed", seed)
-        check_outside("NeuralField.build")
-        dtype, precision = storage(backend, precision, "NeuralField.build")
+        where = "NeuralField.build"
+        seed = check_unsigned(where, "seed", seed)
+        check_outside(where)
+        dtype, precision = storage(backend, precision, where)
+        if seed == 0 and any(True for _ in parameters(self)):
+            copied = "cn.to(field, backend, precision) or copy.deepcopy(field)"
+            warn(f"{where}: the field has parameters already; this one gets new ones. For a copy, call {copied}.")
         return self.allocate(dtype, precision, seed).pack()
 
     def allocate(self, dtype: type, precision: str, seed: int = 0) -> NeuralField:

@@ -50,12 +50,20 @@ def check_type(where: str, name: str, value: Any, types: Any, needed: str) -> No
     ``types`` is as in ``isinstance``: ``Key | None`` is accepted, too.
     """
     if not isinstance(value, types):
-        raise TypeError(f"{where}: {name} is a {type(value).__name__}; {needed} is needed.")
+        given = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+        raise TypeError(f"{where}: {name} is {given}; {needed} is needed.")
+
+
+def on_host(value: Any) -> Any:
+    """A tensor of PyTorch's without its gradient, on the host; other values as they are."""
+    for name in ("detach", "cpu"):
+        value = getattr(value, name)() if callable(getattr(value, name, None)) else value
+    return value
 
 
 def check_module(where: str, name: str, value: Any) -> None:
     """Raise ``TypeError`` unless ``value`` is a ``drjit.nn.Module`` instance or ``None``."""
-    check_type(where, name, value, (drnn.Module, type(None)), "a Module instance")
+    check_type(where, name, value, (drnn.Module, type(None)), "a Module instance of coopnet or drjit.nn")
 
 
 def entries(where: str, name: str, value: Any) -> list:

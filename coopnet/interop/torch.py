@@ -193,7 +193,7 @@ class _Programs:
 
     def __init__(self, field: NeuralField):
         self.backend, self.precision = field._backend.name.lower(), str(field.precision)
-        self.own = Program(field.build(self.backend, self.precision))
+        self.own = Program(_built(field, self.backend, self.precision))
         self._found = {self.backend: self.own}
         self._indices: dict[tuple, torch.Tensor] = {}
 
@@ -206,7 +206,7 @@ class _Programs:
     def build(self, device: torch.device) -> NeuralField:
         """A field for tensors on ``device``, with parameters of its own."""
         backend = _backend(device)
-        return self.own.field.build(backend, self.precision if backend == self.backend else "auto")
+        return _built(self.own.field, backend, self.precision if backend == self.backend else "auto")
 
     def on(self, device: torch.device) -> Program:
         """The functions for tensors on ``device``."""
@@ -243,6 +243,11 @@ def _backend(device: torch.device) -> str:
 
 def _restored(description: dict, backend: str, precision: str) -> _Programs:
     return _Programs(architecture.construct(description).build(backend, precision))
+
+
+def _built(field: NeuralField, backend: str, precision: str) -> NeuralField:
+    """Another field of the architecture of ``field``."""
+    return architecture.construct(architecture.describe(field)).build(backend, precision)
 
 
 # ---- Differentiation ----------------------------------------------------------------------------------------

@@ -216,7 +216,7 @@ class Module(drnn.Module):
 
         Args:
             name: as in :meth:`matrix`.
-            value: real numbers of the parameter's shape; NumPy array or nested lists.
+            value: real numbers of the parameter's shape; NumPy array, tensor of PyTorch's, or nested lists.
 
         Raises:
             TypeError: no real numbers.
@@ -240,7 +240,8 @@ class Module(drnn.Module):
 
     def _to(self, mover: Any) -> Any:
         """This layer on another backend, if all of its parameters belong to fields; see :func:`coopnet.to`."""
-        fields = [layer for layer in children(self) if getattr(layer, "precision", None)]
+        modules = [layer for layer in children(self) if isinstance(layer, Module)]
+        fields = [layer for layer in modules if type(layer)._to is not Module._to]  # they move themselves
         others = len(list(parameters(self))) - sum(len(list(parameters(field))) for field in fields)
         name = type(self).__name__
         alone = f"a {name} cannot be moved alone; put it into a field, NeuralField(None, {name}(...)).build()"
@@ -317,11 +318,12 @@ class Module(drnn.Module):
     def __hash__(self) -> int:
         return object.__hash__(self)
 
-    def _update_matrices(self, values: Mapping) -> None:
-        """Assign values to the matrices and biases whose names are among ``values``."""
-        for parameter in parameters(self):
-            if parameter.name in values:
-                parameter.write(values[parameter.name], f"{type(self).__name__}.update")
+    def _update_matrices(self, values: Mapping) -> bool:
+        """Assign values to the matrices and biases whose names are among ``values``. Returns whether any are."""
+        named = [p for p in parameters(self) if p.name in values]
+        for parameter in named:
+            parameter.write(values[parameter.name], f"{type(self).__name__}.update")
+        return bool(named)
 
     def update(self, other: Any = (), /, **parameters: Any) -> None:  # type: ignore[override]
         """Assign values to the parameters of the same names.
@@ -333,7 +335,7 @@ class Module(drnn.Module):
             parameters: values by name.
 
         Raises:
-            KeyError: a pair or keyword of unknown name.
+            KeyError: a pair or keyword of unknown name; a mapping in which no name is known.
             ValueError: a value of another shape.
             TypeError: ``other`` has another type; a value that is not an array of real numbers.
 
@@ -341,11 +343,13 @@ class Module(drnn.Module):
         """
         if isinstance(other, Mapping):
             slots = self._slots()  # looked up once, since new values do not move parameters
-            for key, slot in slots.items():
-                if key in other:
-                    self._put(key, *slot, other[key])
-            if any(name not in slots for name in other):
-                self._update_matrices({name: other[name] for name in other if name not in slots})
+            known = [key for key in slots if key in other]
+            for key in known:
+                self._put(key, *slots[key], other[key])
+            more = {name: other[name] for name in other if name not in slots}
+            if more and not self._update_matrices(more) and not known and slots:
+                names = f"'{min(map(str, other))}' among others; parameters are {', '.join(map(repr, slots))}"
+                raise KeyError(f"{type(self).__name__}.update: no name is that of a parameter: {names}.")
         else:
             for key, value in _pairs(other, f"{type(self).__name__}.update"):
                 self[key] = value

@@ -15,7 +15,7 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 
-from ..checks import check_type, ensure, shown
+from ..checks import check_type, ensure, on_host, shown
 from ..jit import views
 from ..jit.masks import unmasked
 from ..jit.owned import from_numpy
@@ -149,7 +149,7 @@ class Parameter(NamedTuple):
         """``value`` as the array that :meth:`write` writes; raises if it does not fit."""
         new = f"the new value of {self.name}"
         try:
-            array = np.asarray(value)
+            array = np.asarray(on_host(value))
         except Exception:
             raise TypeError(f"{where}: {new} is {shown(value)}; real numbers are needed.") from None
         real, given = array.dtype.kind in "fiu", array.shape

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import drjit as dr
@@ -18,7 +19,7 @@ from .arguments import number, vector_type
 MOST_EXPONENT = 15
 
 #: Name -> function of a raw output.
-FUNCTIONS = {
+FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "softplus": Softplus(),
     "exp": lambda x: dr.exp(dr.minimum(x, MOST_EXPONENT)),
     "relu": ReLU(),

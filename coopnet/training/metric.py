@@ -33,8 +33,14 @@ class Metric(Hook):
         self.last: float | None = None  # the value after the last step, if no metric is due there
 
     def resumed(self, run: Any) -> str:
-        """Look for the best step anew if the checkpoint has no weights of the best one. Returns what to warn of."""
-        if self.patience is None or run.best is not None or run.result.best is None:
+        """Look for the best step anew if the checkpoint has no weights of the best one. Returns what to warn of.
+
+        A run that has ended by patience does not go on, unless it has more now.
+        """
+        if self.patience is None:
+            return ""
+        if run.best is not None or run.result.best is None:
+            self._stop_if_waited(run.result)
             return ""
         run.result.best = None
         what = "fit: the checkpoint was written without patience, and has no weights of the best step so far"
@@ -75,11 +81,14 @@ class Metric(Hook):
         if self._better(value, result.best):
             result.best = (result.steps, value)
             return True
+        self._stop_if_waited(result)
+        return False
+
+    def _stop_if_waited(self, result: FitResult) -> None:
         # values since the best one, or since the beginning if there is none
         waited = sum(1 for step, _ in result.metrics if result.best is None or step > result.best[0])
         if self.patience is not None and waited >= self.patience:
             result.stopped = "patience"
-        return False
 
     def _better(self, value: float, best: tuple[int, float] | None) -> bool:
         if math.isnan(value):

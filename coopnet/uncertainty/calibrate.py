@@ -15,7 +15,8 @@ from ..random.key import Key
 from .data import check_trained, pair
 from .ensemble import members_of
 from .linearized import is_drawn
-from .mc_dropout import mc_dropout
+from .mc_dropout import check_draws, mc_dropout
+from .std import has_std
 
 _WHERE = "calibrate"
 METHODS = ("factor", "noise", "isotonic")
@@ -118,6 +119,8 @@ def calibrate(
     coordinates, targets = pair(held_out, field, _WHERE, "held_out is")
     single = dr.float32_array_t(type(coordinates[0]))
     key = Key(seed, None, 0).traced(dr.uint32_array_t(single))
+    if not has_std(field):
+        check_draws(_WHERE, field)
     with dr.suspend_grad():
         mean, deviation = moments(field, coordinates, key, samples)
         squares = [dr.square(single(m) - t) for m, t in zip(mean, targets, strict=True)]

@@ -299,6 +299,12 @@ def test_modules_of_fields_and_grids_of_bits(place, llvm):
     assert place(visits.counts) == "cuda" and visits.resolution == (2, 3, 4) and not visits.counts.numpy().any()
 
 
+def test_modules_of_fields_with_tables(place, llvm):
+    table = cn.NeuralField(cn.Embedding(5, 4), cn.MLP(out_features=1, width=8, depth=1)).build("llvm")
+    there = cn.to(Two(table, grid_field()), "cuda")
+    assert {place(there.a), place(there.b)} == {"cuda"}
+
+
 def test_a_precision_that_is_asked_for(llvm):
     field = grid_field()
     half = cn.to(field, "llvm", precision="half")

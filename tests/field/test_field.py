@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import drjit as dr
 import drjit.nn as drnn
 import numpy as np
@@ -114,8 +116,7 @@ def test_build(ns, backend):
         assert not np.array_equal(a[name].numpy(), c[name].numpy())
     _, parts = coordinates(ns)
     np.testing.assert_array_equal(values(a(parts)), values(b(parts)))
-    again = field.build(backend)  # a built field can be built again
-    assert again(parts) is not None
+    assert field.build(backend, seed=1)(parts) is not None  # a built field can be built again
 
 
 def test_width_of_the_coordinates_is_inferred(backend):
@@ -369,3 +370,15 @@ def test_coordinates_in_half_precision(ns, backend):
     half, single = field([p]), field([ns.Float(p)])
     dr.eval(half, single)
     np.testing.assert_allclose(half.numpy(), single.numpy(), atol=1e-6 if backend == "llvm" else 1e-3)
+
+
+def test_building_a_trained_field_warns(backend):
+    """A copy of it is something else."""
+    field = make().build(backend, seed=3)
+    for again in (field, cn.NeuralField(field.encoding, field.network)):
+        with pytest.warns(RuntimeWarning, match="has parameters already; this one gets new ones. For a copy"):
+            again.build(backend)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        field.build(backend, seed=4)  # asks for others
+        make().build(backend)

@@ -57,7 +57,8 @@ def test_an_argument_with_the_name_of_a_method():
         (
             cn.Grid(2, "tiled", 3),
             "Grid(in_features=2, storage='tiled', n_levels=3, n_features_per_level=2, hashmap_size=524288, "
-            "base_resolution=16, per_level_scale=None, init_scale=0.0001, interpolation='linear', max_level=None)",
+            "base_resolution=16, per_level_scale=None, init_scale=0.0001, interpolation='linear', max_level=None, "
+            "precision='single')",
         ),
         (Kept(2.0, cn.ReLU()), "Kept(factor=2.0)"),  # a layer may hold itself
     ],

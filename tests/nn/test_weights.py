@@ -104,6 +104,28 @@ def test_update_by_the_names_of_matrices(backend):
     assert all(np.array_equal(v, new[k]) for k, v in values(other).items())
     with pytest.raises(ValueError, match=r"update: network\.layers\.\d\.weights has shape"):
         field.update({next(n for n in NAMES if n.endswith("weights")): np.zeros(3)})
+    with pytest.raises(KeyError, match="no name is that of a parameter: .*0.bias.* among others; parameters are"):
+        field.update({"0.weight": np.zeros((3, 3)), "0.bias": np.zeros(3)})
+
+
+class Tensor:
+    """What PyTorch's parameters are to NumPy."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __array__(self, *args, **kwargs):
+        raise RuntimeError("Can't call numpy() on Tensor that requires grad.")
+
+    def detach(self):
+        return self.value
+
+
+def test_a_tensor_with_a_gradient(backend):
+    field = make_field(backend)
+    new = np.full_like(field.matrix(MATRICES[0]), 0.25)
+    field.set_matrix(MATRICES[0], Tensor(new))
+    np.testing.assert_array_equal(field.matrix(MATRICES[0]), new)
 
 
 def test_matrix_of_unpacked_networks(backend, ns):

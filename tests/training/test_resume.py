@@ -507,6 +507,16 @@ def test_patience_that_is_added_later(ns, backend, tmp_path):
         np.testing.assert_array_equal(value, kept[3][name])
 
 
+def test_a_run_that_patience_ended(ns, backend, tmp_path):
+    """It does not go on when it is resumed, unless it has more patience."""
+    options = dict(checkpoint=tmp_path / "f.safetensors", metric=lambda field: 1.0, metric_every=5, progress=False)
+    batch, found = make_batch(ns), []
+    for patience in (2, 2, 3):
+        result = cn.fit(make_field(backend), batch, 100, patience=patience, resume=True, **options)
+        found.append((result.steps, result.stopped))
+    assert found == [(15, "patience"), (15, "patience"), (20, "patience")]
+
+
 def weights_of(field):
     return {name: value.numpy() for name, value in field.items()}
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ... import nn
-from ...checks import check, check_type, ensure
+from ...checks import check, check_type, ensure, on_host
 from ...field import NeuralField, check_built
 from ...nn.arguments import arguments
 from ...nn.parameters import Parameter, parameters
@@ -132,8 +132,7 @@ def _pieces(field: NeuralField, where: str) -> Iterator[tuple[Parameter, int]]:
 
 def _numbers(params: Any, where: str) -> np.ndarray:
     """``params`` as a 1D array of floating point numbers."""
-    for name in ("detach", "cpu"):  # of tensors of PyTorch's
-        params = getattr(params, name)() if callable(getattr(params, name, None)) else params
+    params = on_host(params)
     try:
         array = np.from_dlpack(params) if not hasattr(params, "__array__") and hasattr(params, "__dlpack__") else params
         array = np.asarray(array)
