@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 
 import drjit as dr
@@ -552,3 +553,21 @@ def test_textures_of_fields_with_bounds(tmp_path):
     si.uv = mi.Point2f(np.random.default_rng(0).random((2, 50)).astype(np.float32))
     same(np.array(texture.eval(si)), built[1](si.uv).numpy())
     same(built[1](si.uv).numpy(), built[0]((si.uv + 1) / 4).numpy(), atol=1e-5)
+
+
+def test_several_textures_of_one_field():
+    """Each takes some of its outputs; copies and scene descriptions, too."""
+    several, si = field(outputs=5), points()
+    y = [dr.clip(v, 0, 1).numpy() for v in several(list(si.uv))]
+    colors = cn.mitsuba.NeuralTexture(several, channels=[2, 0, 4])
+    described = {"type": "neural_texture", "field": cn.mitsuba.hand_over("several", several), "channels": "2 0 4"}
+    for texture in (colors, copy.deepcopy(colors), mi.load_dict(described)):
+        for found, c in zip(texture.eval_3(si), (2, 0, 4), strict=True):
+            same(found.numpy(), y[c])
+    single = cn.mitsuba.NeuralTexture(several, channels=(3,), clamp=False)
+    same(dr.clip(single.eval_1(si), 0, 1).numpy(), y[3])
+    rows = several.jacobian(list(si.uv))
+    same(single.eval_1_grad(si).numpy(), [v.numpy() for v in rows[3]], rtol=1e-5)
+    for bad in ([0, 1], [5], [-1], [True], "0 1 x", [0.0, 1.0, 2.0], 1):
+        with pytest.raises((ValueError, TypeError), match="NeuralTexture: channels is"):
+            cn.mitsuba.NeuralTexture(several, channels=bad)

@@ -7,7 +7,7 @@ from typing import Any
 import drjit as dr
 import mitsuba as mi
 
-from ...checks import check_choice, check_flag, check_int, check_positive, ensure
+from ...checks import check, check_choice, check_flag, check_int, check_positive, ensure, entries
 from ...random.key import Key
 from .. import call_targets, keys, spectra, texels, transforms
 from ..fields import check_field, check_sizes, load, sizes
@@ -36,7 +36,7 @@ def NeuralTexture() -> type:
         ``filename`` (a checkpoint) or ``field`` (a name from :func:`hand_over`), and the arguments below.
 
         Args:
-            field: a built field with 1 or 3 outputs (grey, or linear RGB).
+            field: a built field with 1 or 3 outputs (grey, or linear RGB), or more with ``channels``.
             coordinates: ``"uv"``, two inputs, or ``"position"``, three.
             transform: an affine ``mi.ScalarTransform4f`` applied to them (to ``(u, v, 0)``), such as one that maps
                 the bounding box of a shape to the unit cube; ``None`` for none.
@@ -54,6 +54,8 @@ def NeuralTexture() -> type:
                 of a ``bitmap``, or luminances in monochromatic variants.
             sampling: texels per axis of a picture of the luminance by which area lights sample (u, v) (:meth:`bake`); 0
                 for uniform (u, v). Only for ``"uv"``, and for surfaces whose (u, v) are in the unit square.
+            channels: numbers of the outputs that are the texture, 1 or 3 of them, such as ``[0, 1, 2]``; ``None`` for
+                all. So several textures may share one field. In a scene description, a string such as ``"0 1 2"``.
 
         Raises:
             TypeError, ValueError: arguments that do not fit each other or the variant.
@@ -66,7 +68,7 @@ def NeuralTexture() -> type:
         def __init__(
             self, field: Any, coordinates: str = "uv", transform: Any = None, repeat: bool = True, clamp: bool = True,
             resolution: int = 256, key: Key | None = None, wrap_mode: str | None = None, to_uv: Any = None,
-            wavelengths: bool = False, sampling: int = 0, properties: Any = None,
+            wavelengths: bool = False, sampling: int = 0, channels: Any = None, properties: Any = None,
         ):  # fmt: skip
             where = "NeuralTexture"
             self.coordinates = check_choice(where, "coordinates", coordinates, tuple(COORDINATES))
@@ -74,7 +76,9 @@ def NeuralTexture() -> type:
             spectral = f"{where}: wavelengths=True needs a spectral variant, and the Mitsuba variant is {mi.variant()}."
             ensure(not wavelengths or mi.is_spectral, spectral)
             inputs, outputs = (COORDINATES[coordinates] + wavelengths,), (1,) if wavelengths else (1, 3)
-            self.channels = check_field(field, where, inputs, outputs)
+            count = check_field(field, where, inputs, outputs if channels is None else ())
+            self.outputs = tuple(range(count)) if channels is None else _chosen(where, channels, count, outputs)
+            self.channels = len(self.outputs)
             self.clamp = check_flag(where, "clamp", clamp)
             check_flag(where, "repeat", repeat)
             if wrap_mode is not None:
@@ -110,7 +114,8 @@ def NeuralTexture() -> type:
             return [x for x, _ in wrapped], [slope for _, slope in wrapped]
 
         def _values(self, point: list, key: Key | None, active: Any = True) -> list:
-            y = [mi.Float(v) for v in self.field(point, key, active)]
+            y = self.field(point, key, active)
+            y = [mi.Float(y[c]) for c in self.outputs]
             return [dr.clip(v, 0, 1) for v in y] if self.clamp else y
 
         def eval(self, si: Any, active: Any = True) -> Any:
@@ -154,6 +159,7 @@ def NeuralTexture() -> type:
             self._check_color("eval_1_grad")
             point, slopes = self._point(si)
             rows = self.field.jacobian(point, self.key, active)
+            rows = [rows[c] for c in self.outputs]
             du, dv = (self._grey([row[i] for row in rows]) * slope for i, slope in enumerate(slopes))
             if self.rows is not None:
                 (xu, xv, *_), (yu, yv, *_), _ = self.rows
@@ -236,17 +242,28 @@ def NeuralTexture() -> type:
             names = ("field", "coordinates", "clamp", "key", "wrap_mode", "wavelengths", "sampling")
             options = {name: getattr(self, name) for name in names}
             options |= {"resolution": self.texels, "transform": self.rows and [*self.rows, [0, 0, 0, 1]]}
-            return remade, ("NeuralTexture", options | {"repeat": self.wrap_mode is not None}, self.id())
+            options |= {"repeat": self.wrap_mode is not None, "channels": self.outputs}
+            return remade, ("NeuralTexture", options, self.id())
 
         @classmethod
         def from_properties(cls, properties: Any) -> Any:
             """The plugin ``neural_texture`` of a scene description."""
             field = object_or_file(properties, "neural_texture", "field", load)
             coordinates = "coordinates", "transform", "repeat", "wrap_mode", "to_uv"
-            names = *coordinates, "clamp", "resolution", "wavelengths", "sampling"
+            names = *coordinates, "clamp", "resolution", "wavelengths", "sampling", "channels"
             return cls(field, **given(properties, *names), properties=properties)
 
     return NeuralTexture
+
+
+def _chosen(where: str, channels: Any, count: int, accepted: tuple[int, ...]) -> tuple[int, ...]:
+    """Numbers of outputs, checked; a string holds them with spaces between."""
+    numbers = channels.split() if isinstance(channels, str) else channels
+    found = [int(c) if isinstance(c, str) and c.isdecimal() else c for c in entries(where, "channels", numbers)]
+    known = all(isinstance(c, int) and not isinstance(c, bool) and 0 <= c < count for c in found)
+    many = " or ".join(map(str, accepted))
+    check(known and len(found) in accepted, where, "channels", channels, f"{many} numbers from 0 to {count - 1}")
+    return tuple(found)
 
 
 def _wrapped(x: Any, mode: str | None) -> tuple[Any, Any]:
