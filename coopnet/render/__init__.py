@@ -20,6 +20,7 @@ volumes
 :mod:`.rays`               the samples of rays
 :mod:`.compositing`        emission and absorption of samples in memory
 :mod:`.radiance`           density and color of a field
+:mod:`.box`                where rays cross a box
 :mod:`.cells`              a box of cells
 :mod:`.occupancy`          which cells are not empty
 :mod:`.visits`             how often rays have visited cells
@@ -28,6 +29,7 @@ volumes
 
 from __future__ import annotations
 
+from .box import box_interval
 from .cameras import Cameras, look_at
 from .occupancy import OccupancyGrid
 from .ray_march import March, ray_march
@@ -38,6 +40,6 @@ from .visibility import soft_visibility
 from .visits import Visits
 
 __all__ = [
-    "Cameras", "March", "MarchMoments", "OccupancyGrid", "SurfaceHit", "Visits", "load_cameras", "look_at",
-    "ray_march", "ray_march_mc", "soft_visibility", "sphere_trace",
+    "Cameras", "March", "MarchMoments", "OccupancyGrid", "SurfaceHit", "Visits", "box_interval", "load_cameras",
+    "look_at", "ray_march", "ray_march_mc", "soft_visibility", "sphere_trace",
 ]  # fmt: skip

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import drjit as dr
-import numpy as np
 
-from ..checks import check, check_int, check_number, ensure, entries, is_int, is_number
+from ..checks import check_int, is_int
 from .arguments import Rays
+from .box import corners, interval, three
 
 #: Most cells along an axis: their product must fit 32 bits.
 MAX_RESOLUTION = 1024
@@ -28,11 +28,9 @@ class BoxOfCells:
     """
 
     def __init__(self, where: str, resolution: int | Sequence[int], lower: Any, upper: Any):
-        three = [resolution] * 3 if is_int(resolution) else _three(where, "resolution", resolution)
-        self.resolution = tuple(check_int(where, "resolution", n, 1, MAX_RESOLUTION) for n in three)
-        self.lower, self.upper = _corner(where, "lower", lower), _corner(where, "upper", upper)
-        ok = all(a < b for a, b in zip(self.lower, self.upper, strict=True))
-        ensure(ok, f"{where}: lower is {self.lower} and upper {self.upper}; each of lower must be less.")
+        counts = [resolution] * 3 if is_int(resolution) else three(where, "resolution", resolution)
+        self.resolution = tuple(check_int(where, "resolution", n, 1, MAX_RESOLUTION) for n in counts)
+        self.lower, self.upper = corners(where, lower, upper)
 
     @property
     def _home(self) -> Any:
@@ -45,21 +43,14 @@ class BoxOfCells:
         return math.prod(self.resolution)
 
     def interval(self, o: Any, d: Any = None) -> tuple[Any, Any]:
-        """``(near, far)``: where rays ``o + t d``, :math:`t >= 0`, enter and leave the box; ``far < near`` for others.
+        """``(near, far)``: where rays enter and leave the box, as :func:`coopnet.render.box_interval` has them.
 
         Raises:
             ValueError, TypeError: as :func:`ray_march`, whose ``o`` and ``d`` these are.
 
         >>> near, far = grid.interval(o, d)
         """
-        rays = Rays(o, d, f"{type(self).__name__}.interval", self._home)
-        near, far = 0.0, dr.inf
-        for a, b, origin, direction in zip(self.lower, self.upper, rays.o, rays.d, strict=True):
-            first, second = (a - origin) / direction, (b - origin) / direction
-            parallel, inside = direction == 0, (origin >= a) & (origin <= b)
-            near = dr.maximum(near, dr.select(parallel, 0, dr.minimum(first, second)))
-            far = dr.minimum(far, dr.select(parallel, dr.select(inside, dr.inf, -1), dr.maximum(first, second)))
-        return near, far
+        return interval(self.lower, self.upper, Rays(o, d, f"{type(self).__name__}.interval", self._home))
 
     def _scale(self) -> list[float]:
         return [n / (b - a) for n, a, b in zip(self.resolution, self.lower, self.upper, strict=True)]
@@ -83,15 +74,3 @@ class BoxOfCells:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(resolution={self.resolution}, lower={self.lower}, upper={self.upper})"
-
-
-def _three(where: str, name: str, value: Any) -> list:
-    value = value.tolist() if isinstance(value, np.ndarray) else value
-    components = entries(where, name, value) if isinstance(value, (list, tuple)) else []
-    check(len(components) == 3, where, name, value, "one number, or three,")
-    return components
-
-
-def _corner(where: str, name: str, value: Any) -> tuple:
-    components = [value] * 3 if is_number(value) else _three(where, name, value)
-    return tuple(check_number(where, name, v) for v in components)

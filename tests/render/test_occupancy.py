@@ -190,6 +190,10 @@ def test_interval(ns, backend):
     grid = cn.render.OccupancyGrid(4, -1, (1, 2, 3), backend)
     o, d = points(500).astype(np.float64), directions(500).astype(np.float64)
     near, far = (v.numpy() for v in grid.interval(ns.Array3f(o), ns.Array3f(d)))
+    for found, given in zip(
+        cn.render.box_interval(ns.Array3f(o), ns.Array3f(d), -1, (1, 2, 3)), (near, far), strict=True
+    ):
+        np.testing.assert_array_equal(found.numpy(), given)
     hit = far > near
     assert 0.2 < hit.mean() < 0.95 and (near >= 0).all()
     lower, upper = np.reshape(grid.lower, (3, 1)), np.reshape(grid.upper, (3, 1))
@@ -198,6 +202,16 @@ def test_interval(ns, backend):
         assert (((p > lower - 1e-5) & (p < upper + 1e-5)).all(axis=0) == inside).all()
     fine = o[:, ~hit, None] + np.linspace(0, 6, 400) * d[:, ~hit, None]
     assert not ((fine > lower[..., None]) & (fine < upper[..., None])).all(axis=0).any()
+
+
+def test_lines_along_the_axes(ns):
+    """Inside, on a face, outside; from within, from before, and from behind the box."""
+    o = ns.Array3f([0.5, 0, 1.5, 0.5, 0.5, 0.5], 0.5, [0.5, -1, -1, 3, -2, 0.25])
+    near, far = cn.render.box_interval(o, [0, 0, 1])
+    np.testing.assert_array_equal(near.numpy(), [0, 1, 0, 0, 2, 0])
+    np.testing.assert_array_equal(far.numpy(), [0.5, 2, -1, -2, 3, 0.75])
+    with pytest.raises(ValueError, match=r"render.box_interval: lower is \(2.0, .* and upper"):
+        cn.render.box_interval(o, [0, 0, 1], 2, 1)
 
 
 def test_frozen_updates(ns, backend):

@@ -45,11 +45,12 @@ def calls(backend):
         "sphere_trace": lambda o, d, **more: cn.render.sphere_trace(sphere, o, d, 4, **more).position,
         "ray_march": lambda o, d, **more: cn.render.ray_march(fog, o, d, 1, 3, 4, mode="loop", **more).color,
         "OccupancyGrid.interval": lambda o, d: grid.interval(o, d)[0],
+        "render.box_interval": lambda o, d: cn.render.box_interval(o, d)[1],
         "OccupancyGrid.occupied": lambda o, d: dr.select(grid.occupied(o), 1, 0),
     }
 
 
-NAMES = ["sphere_trace", "ray_march", "OccupancyGrid.interval", "OccupancyGrid.occupied"]
+NAMES = ["sphere_trace", "ray_march", "OccupancyGrid.interval", "OccupancyGrid.occupied", "render.box_interval"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -12,6 +12,7 @@ from ... import bounds
 from ...checks import ensure
 from ...jit.unpacked import Traversed
 from ...random.key import Key
+from ...render.box import slab
 from ..fields import check_field, sizes
 from ..transforms import applied, rows
 
@@ -68,14 +69,9 @@ class PlacedField(Traversed):
 
     def crossed(self, ray: Any) -> tuple:
         """Mask of rays that meet the box, and where they enter and leave it."""
-        near, far = mi.Float(-dr.inf), mi.Float(dr.inf)
         o = applied(self._local, ray.o)
         d = [x * ray.d.x + y * ray.d.y + z * ray.d.z for x, y, z, _ in self._local]
-        for a, b in zip(o, d, strict=True):
-            first, second = -a / b, (1 - a) / b
-            parallel, inside = b == 0, (a >= 0) & (a <= 1)
-            near = dr.maximum(near, dr.select(parallel, dr.select(inside, -dr.inf, dr.inf), dr.minimum(first, second)))
-            far = dr.minimum(far, dr.select(parallel, dr.select(inside, dr.inf, -dr.inf), dr.maximum(first, second)))
+        near, far = slab([0] * 3, [1] * 3, o, d)
         return near <= far, near, far
 
     def transform(self) -> list[list[float]]:
