@@ -33,15 +33,15 @@ _LOCK = threading.RLock()
 
 
 class Modes(NamedTuple):
-    """The settings of :func:`coopnet.deterministic` and :func:`coopnet.gradient_path`, and whether masks of
+    """The settings of :func:`coopnet.deterministic` and :func:`coopnet.gradient_path`, and whether the masks of each
     :class:`coopnet.ConcreteDropout` are relaxed."""
 
     deterministic: bool
     path: str
-    relaxed: bool = False
+    relaxed: tuple[bool, ...] = ()
 
     @classmethod
-    def current(cls, relaxed: bool) -> Modes:
+    def current(cls, relaxed: tuple[bool, ...]) -> Modes:
         """The present settings of this thread."""
         return cls(is_deterministic(), forced_path(), relaxed)
 
@@ -89,9 +89,11 @@ class Program:
         self.half = field.precision == "half"
         y = field([self.single(0)] * field.in_features)
         self.out_features, self.output = len(y), type(y[0])
-        rates = [layer.logit.value.data.index for layer in children(field) if isinstance(layer, ConcreteDropout)]
-        #: The places of learned rates among the parameters.
-        self.rates = [i for i, value in enumerate(field.values()) if value.array.index in rates]
+        learned = [layer for layer in children(field) if isinstance(layer, ConcreteDropout)]
+        layers = {layer.logit.value.data.index: layer for layer in learned}
+        found = [(i, layers.get(value.array.index)) for i, value in enumerate(field.values())]
+        #: The layers with learned rates, by the place of the rate among the parameters.
+        self.rates = {i: layer for i, layer in found if layer is not None}
         for name, value in field.items():
             field[name] = like(value, dr.zeros(type(value.array), dr.width(value.array)))  # takes no memory
         # inputs of frozen functions, which traverse a list faster than a network
@@ -190,8 +192,9 @@ class Program:
         """A block in which the field has the parameters of ``at``, and networks use its modes."""
         current = {name: type(value.array)(value.array) for name, value in self.field.items()}  # assigning is in place
         self._set(dict(zip(current, at.parameters, strict=True)))
+        relaxed = zip(self.rates.values(), at.modes.relaxed, strict=False)
         try:
-            with deterministic(at.modes.deterministic), gradient_path(at.modes.path), relaxing(at.modes.relaxed):
+            with deterministic(at.modes.deterministic), gradient_path(at.modes.path), relaxing(relaxed):
                 yield
         finally:
             self._set(current)

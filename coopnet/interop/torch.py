@@ -114,7 +114,7 @@ class Module(torch.nn.Module):
             counted = self._calls.counted(x, self.step)
         named = dict(zip(self._names, values, strict=True))
         packed = [self._programs.packed(program, slot, named) for slot in program.places]
-        relaxed = torch.is_grad_enabled() and any(packed[i].requires_grad for i in program.rates)
+        relaxed = tuple(torch.is_grad_enabled() and packed[i].requires_grad for i in program.rates)
         call = _Call(program, key, self.seed, counted, self._calls, Modes.current(relaxed))
         y = _Value.apply(call, x.to(torch.float32).reshape(-1, self.in_features), *packed)
         return y.reshape(*x.shape[:-1], self.out_features)

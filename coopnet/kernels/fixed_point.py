@@ -36,7 +36,7 @@ def add(sums: Any, scaled: Sequence[Any], index: Any, active: Any = True) -> Non
 
 def broken(values: Sequence[Any]) -> Any:
     """1 if any entry of ``values`` is not finite, otherwise 0."""
-    total = sum(values[1:], values[0])
+    total: Any = sum(values)
     return dr.max(dr.select(dr.isfinite(total), type(total)(0), type(total)(1)))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,26 +24,25 @@ from .dropout import Dropout
 from .module import Module
 from .parameters import ParameterArray, parameters
 from .tangents import linear_jvp
-from .tree import held_layers
+from .tree import children, held_layers
 
-_relaxing = Context("relaxing", False)
+#: For layers that :func:`relaxing` has decided about: are their masks relaxed?
+_relaxing = Context("relaxing", {})
 
 
 @contextmanager
-def relaxed_as(arrays: Sequence[Any]) -> Iterator[None]:
-    """A ``with`` block in which the masks of all layers are relaxed if any of ``arrays`` has gradients enabled.
+def relaxing(decided: Iterable[tuple[ConcreteDropout, bool]]) -> Iterator[None]:
+    """A ``with`` block in which the masks of these layers are relaxed, or not, whatever gradients their rates have.
 
-    It is for evaluations with detached parameters, whose gradient is computed by another evaluation.
+    It is for evaluations whose parameters have other gradients than the user's, such as those of custom operations.
     """
-    with relaxing(any(v.array.index_ad != 0 for v in arrays)):
+    with _relaxing(_relaxing.get() | {id(layer): relaxed for layer, relaxed in decided}):
         yield
 
 
-@contextmanager
-def relaxing(wanted: bool) -> Iterator[None]:
-    """A ``with`` block in which the masks of all layers are relaxed, if ``wanted``."""
-    with _relaxing(_relaxing.get() or wanted):
-        yield
+def relaxed_layers(module: Module) -> list[tuple[ConcreteDropout, bool]]:
+    """The layers with learned rates in ``module``, and whether their masks are relaxed: for :func:`relaxing`."""
+    return [(layer, layer.relaxed) for layer in children(module) if isinstance(layer, ConcreteDropout)]
 
 
 class _Words(Law):
@@ -129,7 +128,7 @@ class ConcreteDropout(Dropout):
         """Does the rate have a gradient, so that masks are relaxed?"""
         logit = self.logit.value
         # also if gradients are suspended, to be computed later
-        return logit is not None and (logit.data.index_ad != 0 or _relaxing.get())
+        return logit is not None and _relaxing.get().get(id(self), logit.data.index_ad != 0)
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
         kind, leaf = kinds.kind(x, "ConcreteDropout")

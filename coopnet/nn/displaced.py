@@ -121,12 +121,14 @@ class Displaced(Drawn, Encoding):
 
     def _positions(self, coordinates: list) -> list:
         """Coordinates, shifted and scaled so that the vertices of :class:`FeatureGrid` span the cube."""
-        inside = [dr.select(dr.isfinite(v), dr.clip(v, 0, 1), 0) for v in coordinates]
+        # beyond the cube, and on its upper faces, nothing changes along the axis
+        fixed = [dr.detach(dr.select(dr.isfinite(v), dr.clip(v, 0, 1), 0)) for v in coordinates]
+        inside = [dr.select((v >= 0) & (v < 1), v, f) for v, f in zip(coordinates, fixed, strict=True)]
         return [dr.fma(v, side - 1, -0.5) for v, side in zip(inside, self.sides, strict=False)]
 
     def _directions(self, coordinates: list, tangent: list) -> list:
         pairs = zip(coordinates, tangent, self.sides, strict=True)
-        return [dr.select((v >= 0) & (v <= 1), t * (side - 1), 0) for v, t, side in pairs]
+        return [dr.select((v >= 0) & (v < 1), t * (side - 1), 0) for v, t, side in pairs]
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:
         ensure(self.encoding is not None, "Displaced: there is no encoding; call Displaced(encoding, sides).")

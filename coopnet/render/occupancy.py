@@ -191,6 +191,7 @@ class OccupancyGrid(BoxOfCells):
             p = [(float32(c) + v) / s + a for c, v, s, a in zip(cell, u[:3], self._scale(), self.lower, strict=True)]
             up = [float32(0), float32(0), float32(1)]
             sigma, _ = radiance(p, up, None, dr.mask_t(uint32)(True))
+            sigma = dr.select(dr.isnan(sigma), dr.inf, sigma)  # rays must see it; a mean with it would be NaN
             old = dr.select(dr.isfinite(self.density), self.density, 0) * decay
             there = dr.gather(float32, old, number)
             dr.scatter(old, dr.maximum(there, sigma), number, mode=dr.ReduceMode.Permute)

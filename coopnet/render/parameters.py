@@ -8,7 +8,7 @@ from typing import Any
 
 import drjit as dr
 
-from ..nn.concrete_dropout import relaxed_as
+from ..nn.concrete_dropout import relaxed_layers, relaxing
 
 
 class ModuleParameters:
@@ -23,11 +23,14 @@ class ModuleParameters:
 
     @contextlib.contextmanager
     def replaced(self, arrays: list) -> Iterator[None]:
-        """Within this context, the modules compute with ``arrays`` in place of :meth:`arrays`."""
+        """Within this context, the modules compute with ``arrays`` in place of :meth:`arrays`. Masks of learned rates
+        are relaxed as they are outside.
+        """
         kept = [type(v)(v) for v in self.arrays()]  # copies, because the arrays themselves are overwritten
+        decided = [pair for module in self.modules for pair in relaxed_layers(module)]
         self._set(arrays)
         try:
-            with relaxed_as(kept):
+            with relaxing(decided):
                 yield
         finally:
             self._set(kept)

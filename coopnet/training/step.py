@@ -282,20 +282,24 @@ class Step:
         return self.scaler.unscale(value.array.grad for value in values(self.optimizer).values())
 
     def update(self, unscaling: dict[str, Any]) -> None:
-        """Move the parameters, decay weights, and take the average."""
-        before = {name: dr.detach(value) for name, value in values(self.optimizer).items() if name in self.decays}
+        """Decay weights, move the parameters, and take the average."""
         with own_rates(self.optimizer, self.multipliers) as rates:
+            self.decay(rates)
             self.optimizer.step(eval=False, **unscaling)
-        for name, old in before.items():
-            amount = rates[name] * self.weight_decay * self.decays[name]
-            value = values(self.optimizer)[name]
-            flat = dr.detach(value).array
-            decayed = dr.fma(old.array, -type(flat)(amount), flat)
-            if self.scaler is not None:
-                decayed = dr.select(self.scaler.skips(), flat, decayed)
-            set_values(self.optimizer, {name: like(value, decayed)})
         if self.ema is not None:
             self.ema.update(self.optimizer)
+
+    def decay(self, rates: Mapping[str, Any]) -> None:
+        """Decay weights before the optimizer moves them, so that its slow weights decay with them."""
+        for name, entries in self.decays.items():
+            value = values(self.optimizer)[name]
+            flat = dr.detach(value).array
+            decayed = dr.fma(flat, -type(flat)(rates[name] * self.weight_decay * entries), flat)
+            if self.scaler is not None:
+                decayed = dr.select(self.scaler.skips(), flat, decayed)
+            new = like(value, decayed)
+            set_gradient(new, value.array.grad)
+            set_values(self.optimizer, {name: new})
 
     # ---- around a step ------------------------------------------------------
 

@@ -221,9 +221,12 @@ class _ParameterSums:
 
     def finish(self, weight: float, prior: float | None) -> None:
         """Give the field its deviations."""
+        squares = [entries.numpy().astype(np.float64) * weight for entries in self.entries]
+        fine = all(np.isfinite(v).all() for v in (self.matrix, *squares))
+        ensure(fine, f"{_WHERE}: derivatives by parameters are not finite; finite coordinates are needed.")
         _set_last(self.field, self.matrix * weight, prior)
-        for part, entries in zip(Linearized(self.field).grids, self.entries, strict=True):
-            _set_grid(self.field, part.layer, entries.numpy().astype(np.float64) * weight, prior)
+        for part, of_grid in zip(Linearized(self.field).grids, squares, strict=True):
+            _set_grid(self.field, part.layer, of_grid, prior)
 
 
 def _products(field: NeuralField, coordinates: list, targets: list) -> tuple[list, Any, Any]:
@@ -288,8 +291,6 @@ def _set_last(field: NeuralField, matrix: np.ndarray, prior: float | None) -> No
 
 def _set_grid(field: NeuralField, layer: DrawnGrid, squares: np.ndarray, prior: float | None) -> None:
     """Give a grid the deviations of its features."""
-    fine = bool(np.isfinite(squares).all())
-    ensure(fine, f"{_WHERE}: derivatives by the grid's features are not finite; finite coordinates are needed.")
     means, deviations = layer.grid.grid.value, layer.deviation.value
     names = {id(p.owner): p.name for p in parameters(field)}
     visited = field.matrix(names[id(means)])[squares > 0]

@@ -110,8 +110,9 @@ def _of_members(field: Any, x: Any, samples: int) -> tuple[Any, Any] | None:
 def each_once(field: Any, samples: int) -> bool:
     """Do ``samples`` passes visit all members of an ensemble equally often, and does a key draw nothing else?"""
     members = members_of(field)
-    others = has_dropout(field) or any(isinstance(m, Drawn) for m in children(field))
-    return members is not None and not others and samples % len(members.networks) == 0
+    if members is None or samples % len(members.networks):
+        return False
+    return not any(_draws(m) or not _known(m) for m in children(field) if m is not members)
 
 
 def over_passes(evaluate: Any, count: Any, leaf: type, differentiable: bool = False) -> tuple[Any, Any]:
@@ -217,7 +218,16 @@ def has_dropout(field: Any) -> bool:
 
 def draws(field: Any) -> bool:
     """Does a key change the outputs of ``field``: by masks, drawn parameters, or members?"""
-    return has_dropout(field) or any(isinstance(m, (Drawn, Members)) for m in children(field))
+    return any(map(_draws, children(field)))
+
+
+def _draws(layer: Any) -> bool:
+    return layer.active() if isinstance(layer, Dropout) else isinstance(layer, (Drawn, Members))
+
+
+def _known(layer: Any) -> bool:
+    """Is it known what ``layer`` draws? Layers of other packages may draw masks, too."""
+    return type(layer).__module__.split(".")[0] in ("coopnet", "drjit")
 
 
 def _check(field: Any, key: Any, samples: Any) -> int:
@@ -239,9 +249,7 @@ def check_passes(where: str, key: Any, samples: Any) -> int:
 
 def check_draws(where: str, field: Any) -> None:
     """Raise ``ValueError`` unless ``field`` draws something; warn as :func:`warn_unseen`."""
-    # layers of other packages may draw masks, too
-    known = all(type(m).__module__.split(".")[0] in ("coopnet", "drjit") for m in children(field))
-    if known and not draws(field):
+    if all(map(_known, children(field))) and not draws(field):
         hint = "train it with some, such as MLP(..., dropout=0.1), or use posthoc_dropout, laplace or ensemble"
         raise ValueError(f"{where}: field has no Dropout with p > 0, so that all passes are equal; {hint}.")
     warn_unseen(field, where)

@@ -73,6 +73,16 @@ def test_pages_show_how_sure_the_field_is(tmp_path, kind):
     assert '"shown": 2' in page
 
 
+def test_levels_that_there_are_not(tmp_path):
+    """Nothing is dropped, so the key is not used, which compilers may not complain about."""
+    network = cn.Sequential(cn.DropLevels(0.3, first=1), cn.Linear(-1, 1))
+    field = cn.NeuralField(cn.HashGrid(2, n_levels=1, hashmap_size=64), network).build("llvm")
+    written = cn.export(field, "c", tmp_path / "f.c", name="f", dropout=True, derivatives=True, inline=True)
+    x = np.random.default_rng(0).random((2, 20)).astype(np.float32)
+    (y,) = Library([written.source], tmp_path).run("f", None, x, (1,), np.zeros((4, 20), np.uint32))
+    np.testing.assert_allclose(y, field([*map(cn.backend.namespace("llvm").Float, x)]).numpy(), atol=1e-6)
+
+
 def test_members_that_draw_are_refused_in_words(tmp_path):
     field = cn.ensemble([make(dropout=0.2, seed=seed) for seed in range(2)])
     with pytest.raises(ValueError, match="members of an ensemble that draw something themselves"):

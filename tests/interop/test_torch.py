@@ -812,6 +812,19 @@ def test_a_learned_rate(device):
         module(x[:rows]).sum().backward()
 
 
+def test_one_of_several_learned_rates(device):
+    """The masks of a rate that is not trained are not relaxed."""
+    layers = cn.ConcreteDropout(0.5, temperature=1.0), cn.Linear(2, 2), cn.ConcreteDropout(0.5, temperature=1.0)
+    module = Module(cn.NeuralField(None, cn.Sequential(*layers, cn.Linear(2, 1))).build("llvm", seed=1)).to(device)
+    dict(module.named_parameters())["network.layers.0.data"].requires_grad_(False)
+    field = module.field()
+    dr.enable_grad(field["network.layers.2.data"])
+    single = cn.backend.namespace("cuda" if device.type == "cuda" else "llvm").Float
+    expected = field([single([1.0] * 8)] * 2, cn.Key(1))[0].numpy()
+    found = module(torch.ones(8, 2).to(device), cn.Key(1)).detach().cpu().numpy()[:, 0]
+    np.testing.assert_allclose(found, expected, rtol=1e-5 if device.type == "cpu" else 1e-2, atol=1e-3)
+
+
 @pytest.mark.parametrize("part", ["index", "step"])
 def test_a_key_of_another_size(device, part):
     module = Module(smooth("cuda" if device.type == "cuda" else "llvm", dropout=0.2)).to(device)

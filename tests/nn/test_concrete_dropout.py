@@ -183,3 +183,24 @@ def test_bad_arguments(backend, ns):
         )
     with pytest.raises(TypeError, match="net is a int"):
         cn.concrete_penalty(3, 10)
+
+
+@pytest.mark.parametrize("tracked", [(), ("weights",), ("weights", "rate")])
+def test_all_ways_to_march_have_the_same_masks(backend, ns, tracked):
+    """Relaxed if the rate has a gradient, and otherwise not, also where a custom operation has gradients of its own."""
+    net = cn.Sequential(cn.Linear(3, 8), cn.Tanh(), cn.ConcreteDropout(0.5), cn.Linear(8, 4))
+    field, found = cn.NeuralField(None, net).build(backend, seed=1), []
+    names = {"weights": "network.weights", "rate": "network.layers.2.data"}
+    for mode in ("loop", "wide", "replay"):
+        for name in tracked:
+            dr.enable_grad(field[names[name]])
+            dr.clear_grad(field[names[name]])
+        o = ns.Array3f([0, 0.1, 0.2], 0, 0)
+        dr.enable_grad(o)
+        seen = cn.render.ray_march(field, o, [0, 0, 1], 0.0, 2.0, 8, key=cn.Key(3), jitter=False, mode=mode)
+        dr.backward(dr.sum(seen.color.x))
+        slopes = [dr.grad(field[names[name]]).numpy().ravel() for name in tracked]
+        found.append(np.concatenate([seen.color.numpy().ravel(), dr.grad(o).numpy().ravel(), *slopes]))
+    tolerance = 1e-5 if backend == "llvm" else 2e-2
+    for other in found[1:]:
+        np.testing.assert_allclose(other, found[0], rtol=tolerance, atol=tolerance)

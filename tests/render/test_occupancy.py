@@ -204,6 +204,18 @@ def test_interval(ns, backend):
     assert not ((fine > lower[..., None]) & (fine < upper[..., None])).all(axis=0).any()
 
 
+def test_a_density_that_is_not_a_number(ns, backend):
+    """Rays see it, instead of skipping all cells."""
+    grid = cn.render.OccupancyGrid(4, backend=backend)
+
+    def field(p, d, key, active):
+        return dr.select(p.x < 0.25, dr.nan, dr.select(p.x < 0.5, 5, 0)), ns.Array3f(1)
+
+    for step in range(2):
+        grid.update(field, cn.Key(0, step=step), density="none")
+        assert grid.share() == 0.5
+
+
 def test_lines_along_the_axes(ns):
     """Inside, on a face, outside; from within, from before, and from behind the box."""
     o = ns.Array3f([0.5, 0, 1.5, 0.5, 0.5, 0.5], 0.5, [0.5, -1, -1, 3, -2, 0.25])

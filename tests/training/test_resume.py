@@ -521,6 +521,21 @@ def weights_of(field):
     return {name: value.numpy() for name, value in field.items()}
 
 
+def test_decay_of_slow_weights(ns, backend):
+    """They are decayed as the weights are, before these are pulled back to them."""
+    field = cn.NeuralField(None, cn.Sequential(cn.Linear(1, 1, bias=False))).build(backend)
+    field.set_matrix("layers.0.weights", [[4.0]])
+    optimizer = cn.training.SGD(0.1, lookahead=2, alpha=0.5)
+
+    def batch(key):
+        return [cn.uniform(1, key, ns.Float, 8)[0] * 0], [ns.Float(0)]
+
+    cn.fit(field, batch, 2, optimizer=optimizer, weight_decay=1.0, progress=False)
+    expected = 0.5 * (4 + 4 * 0.9**2)
+    assert optimizer.slow_weights()["network.weights"].numpy().max() == pytest.approx(expected, rel=1e-6)
+    assert field.matrix("layers.0.weights").item() == pytest.approx(expected, rel=1e-3)
+
+
 def test_a_smaller_lookahead(ns, backend, tmp_path):
     """The slow weights go on moving."""
     options = dict(checkpoint=tmp_path / "f.safetensors", progress=False)

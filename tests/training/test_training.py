@@ -458,7 +458,7 @@ def test_schedules():
         (dict(metric_every=1.0), ValueError, "metric_every is 1.0"),
         (dict(patience=True, metric=abs), ValueError, "patience is True"),
         (dict(optimizer=3), TypeError, "optimizer is a int; a drjit.opt optimizer"),
-        (dict(optimizer=Adam), TypeError, "optimizer is a ABCMeta"),
+        (dict(optimizer=Adam), TypeError, "optimizer is the class Adam"),
         (dict(optimizer=dr.opt.Muon(lr=1e-3)), TypeError, "fit: the optimizer is a Muon, which needs matrices"),
         (dict(lr="1"), ValueError, "lr is '1'"),
         (dict(lr=True), ValueError, "lr is True"),

@@ -80,6 +80,23 @@ def test_passes_that_are_no_multiple_of_the_members(backend, ns):
         np.testing.assert_allclose(found.numpy(), wanted, atol=1e-5 if backend == "llvm" else 2e-3)
 
 
+def constant(backend, value):
+    field = cn.NeuralField(None, cn.Linear(1, 1)).build(backend)
+    field.set_matrix("network.bias", [value])
+    return field
+
+
+def test_ensembles_of_ensembles(backend, ns):
+    """Passes go through the members of members, too: 0, 0, 10, 10."""
+    inner = [cn.ensemble([constant(backend, 0), constant(backend, 10)]) for _ in range(2)]
+    field, p = cn.ensemble(inner), [ns.Float(0)]
+    assert [field(p, cn.Key(0, step=i))[0][0] for i in range(4)] == [0, 0, 10, 10]
+    for passes, mean in ((2, 0), (4, 5), (6, 20 / 6)):
+        moments = [v.numpy().item() for v in cn.mc_dropout(field, p, cn.Key(0), passes)]
+        squares = np.mean(np.square([0, 0, 10, 10, 0, 0][:passes]))
+        np.testing.assert_allclose(moments, [mean, np.sqrt(squares - mean**2)], rtol=1e-3)
+
+
 def test_saved_frozen_in_loops_and_in_one_kernel(backend, ns, tmp_path):
     pytest.importorskip("safetensors")
     together, p = cn.ensemble(make_fields(backend, grid=True)), points(ns)

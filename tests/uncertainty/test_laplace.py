@@ -416,6 +416,14 @@ def test_bad_arguments(backend, ns, change, error, words):
     assert words in str(info.value)
 
 
+def test_coordinates_that_are_not_finite(backend, ns):
+    for encoding in (None, cn.HashGrid(2, n_levels=2, hashmap_size=64)):
+        field = cn.NeuralField(encoding, cn.Linear(-1, 1), in_features=2).build(backend)
+        p = [ns.Float(np.nan, 0.5), ns.Float(1, 0.5)]
+        with pytest.raises(ValueError, match="laplace: derivatives by parameters are not finite"):
+            cn.laplace(field, lambda key, p=p: (p, [ns.Float(1, 0.2)]), 1, noise=1.0)
+
+
 def test_only_once(backend, ns):
     field = cn.NeuralField(None, cn.MLP(2, 1, width=4, depth=1)).build(backend)
     with pytest.raises(ValueError, match=r"NeuralField.std: .* cn.laplace\(\)"):

@@ -16,7 +16,7 @@ from ...random import streams
 from ...random.normal import UNIT
 from ...uncertainty import draws
 from .encodings import GridLowering
-from .language import F32, U32, At, Cast, Expr, Load, Vec, call, clip, select, single, u32
+from .language import F32, U32, At, Cast, Expr, Load, Vec, call, select, single, u32
 from .layers import RULES, Lowering, changed, draw, scalar
 
 
@@ -24,6 +24,8 @@ def _drop_levels(to: Lowering, layer: DropLevels, x: Vec) -> Vec:
     if to.key is None or not layer.active():
         return x
     law, each = layer.law, layer.n_features_per_level
+    if layer.first >= x.size // each:
+        return x  # there are no levels to drop
     if law.scheduled:
         scalar(law.p, "p")
     y, b = to.own(layer, x), to.block
@@ -118,7 +120,8 @@ def _displaced(to: Lowering, layer: Displaced, x: Vec) -> Vec:
         last = to.constants("last", F32, [side - 1 for side in layer.sides])
         cell, fraction = b.array("cell", n, U32), b.array("fraction", n)
         with b.loop("i", n) as i:
-            place = b.let("place", clip(x.at(i), 0, 1) * last.at(i))
+            below = select(x.at(i) < 1, x.at(i), single(1))  # on the upper face, nothing changes along the axis
+            place = b.let("place", select(x.at(i) < 0, single(0), below) * last.at(i))
             lowest = b.let("lowest", call("floor", place))
             b.set(At(cell, i), Cast(U32, lowest))
             b.set(At(fraction, i), place - lowest)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 import numpy as np
 
 from ..language import (
-    BOOL, F32, I32, U32, Assign, Cast, Declare, Do, Elementary, LinearMap, ReadRow, Var, u32,
+    BOOL, F32, I32, U32, Assign, Cast, Declare, Do, Elementary, LinearMap, ReadRow, Routine, Var, u32,
 )  # fmt: skip
 from .printer import Printer
 
@@ -114,6 +115,11 @@ static float NAME_fma(float a, float b, float c) { return (float)((double)a * b 
 
     def filled(self, text: str, **values: str) -> str:
         return super().filled(text, WIDE=" || defined __AVX512F__" * ("row" in self.used), **values)
+
+    def function(self, f: Routine) -> list[str]:
+        head, *body = super().function(f)
+        read = set(re.findall(r"\w+", " ".join(body)))
+        return [head, *(f"    (void){v.name};" for v in f.inputs if v.name not in read), *body]
 
     def statement(self, s: object, depth: int) -> list[str]:
         if isinstance(s, LinearMap) and s.weights.array.dtype == np.float16:
