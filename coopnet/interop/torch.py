@@ -12,7 +12,7 @@ import numpy as np
 
 from ..backend import require
 from ..checks import check_type, check_unsigned, ensure
-from ..field import NeuralField, check_built
+from ..field import NeuralField, check_built, storage
 from ..io import architecture
 from ..jit.native.core import cuda_device, cuda_stream
 from ..jit.scopes import check_outside
@@ -247,7 +247,7 @@ def _restored(description: dict, backend: str, precision: str) -> _Programs:
 
 def _built(field: NeuralField, backend: str, precision: str) -> NeuralField:
     """Another field of the architecture of ``field``."""
-    return architecture.construct(architecture.describe(field)).build(backend, precision)
+    return field.allocate(*storage(backend, precision, _WHERE)).pack()
 
 
 # ---- Differentiation ----------------------------------------------------------------------------------------

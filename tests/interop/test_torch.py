@@ -616,7 +616,7 @@ def test_modes_go_with_the_call(backend, device, monkeypatch):
     with cn.deterministic(), cn.gradient_path("spill"):
         y = module(points(10, 3, device))
     y.sum().backward()
-    assert seen == [(True, "spill", False)]
+    assert seen == [(True, "spill", ())]
 
 
 @pytest.mark.parametrize("path", ["auto", "banks", "spill", "builtin"])
