@@ -50,7 +50,8 @@ def check_type(where: str, name: str, value: Any, types: Any, needed: str) -> No
     ``types`` is as in ``isinstance``: ``Key | None`` is accepted, too.
     """
     if not isinstance(value, types):
-        given = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+        other = "PyTorch " if type(value).__module__.partition(".")[0] == "torch" else ""  # it has the same names
+        given = f"the class {value.__name__}" if isinstance(value, type) else f"a {other}{type(value).__name__}"
         raise TypeError(f"{where}: {name} is {given}; {needed} is needed.")
 
 
@@ -63,7 +64,7 @@ def on_host(value: Any) -> Any:
 
 def check_module(where: str, name: str, value: Any) -> None:
     """Raise ``TypeError`` unless ``value`` is a ``drjit.nn.Module`` instance or ``None``."""
-    check_type(where, name, value, (drnn.Module, type(None)), "a Module instance of coopnet or drjit.nn")
+    check_type(where, name, value, (drnn.Module, type(None)), "a Module instance")
 
 
 def entries(where: str, name: str, value: Any) -> list:

@@ -27,7 +27,7 @@ def box_interval(o: Any, d: Any = None, lower: Any = 0.0, upper: Any = 1.0) -> t
         TypeError: as :func:`sphere_trace`.
 
     >>> near, far = cn.render.box_interval(o, d, -1, 1)
-    >>> hit = cn.render.sphere_trace(field, o, d, far, t_min=near, active=near < far)
+    >>> hit = cn.render.sphere_trace(sdf, o, d, far, t_min=near, active=near < far)
     """
     rays = Rays(o, d, "render.box_interval")
     return interval(*corners("render.box_interval", lower, upper), rays)

@@ -123,6 +123,7 @@ class Extended(Extension):
 
     def __setitem__(self, key: str, value: Any) -> None:
         """Assign a parameter. Its slow weights, which would pull it back, begin anew."""
+        check_type(type(self).__name__, "the name of a parameter", key, str, "a string")
         check_parameters(type(self).__name__, {key: value})
         known = key in self.state
         super().__setitem__(key, value)

@@ -501,6 +501,7 @@ def _valid(ns: ModuleType, backend: str) -> dict[str, dict[str, Any]]:
         "fit_arguments": {"field": None}, "sphere_trace": rays | {"steps": 2}, "ray_march": rays | marched,
         "soft_visibility": rays | {"traced": cn.render.sphere_trace(sdf, o, d, 4, 2)},
         "OccupancyGrid": {"resolution": 4, "lower": -1.0, "upper": 1.0}, "OccupancyGrid.occupied": {"p": o},
+        "box_interval": rays | {"lower": -1.0, "upper": 1.0},
         "OccupancyGrid.interval": rays, "OccupancyGrid.update": {"field": volume, "key": cn.Key(1)},
         "OccupancyGrid.set_density": {"values": np.ones(64), "threshold": 0.5},
         "Visits": {"resolution": 4, "lower": -1.0, "upper": 1.0}, "Visits.unseen": {"p": o},
