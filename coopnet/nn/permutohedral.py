@@ -23,8 +23,9 @@ class Permutohedral(Lattice):
 
     Args:
         in_features: number of coordinates :math:`d`, at most 64; -1 takes it from ``alloc``.
-        n_levels, n_features_per_level, hashmap_size, base_resolution, per_level_scale, init_scale, max_level,
-        precision: see :class:`HashGrid`.
+        n_levels, n_features_per_level, hashmap_size, base_resolution, per_level_scale, init_scale, max_level: see
+            :class:`HashGrid`.
+        precision: see :class:`Grid`.
 
     Returns:
         ``n_levels * n_features_per_level`` features, coarsest level first.
