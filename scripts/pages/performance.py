@@ -248,6 +248,22 @@ def half_grids(backend: str) -> str:
     return what + measured(f"half-grids-{backend}", command) + "\n\n" + table(head, rows)
 
 
+def neural_textures() -> str:
+    """Neural textures in Mitsuba, in symbolic and in evaluated calls."""
+    found = {backend: load(f"neural-textures-{backend}")["results"] for backend in ("llvm", "cuda")}
+    rows = []
+    for llvm, cuda in zip(*(r["rows"] for r in found.values()), strict=True):
+        times = [f"{number(r[f'{mode}_s'])} ({number(r[f'{mode}_first_s'])})" for r in (llvm, cuda) for mode in _MODES]
+        rows.append([llvm["texture"], *times])
+    cases = [f"{b.upper()}, {r['size']} x {r['size']} x {r['spp']}" for b, r in found.items()]
+    head = ["seconds (first picture)", *(f"{case}, {mode}" for case in cases for mode in _MODES)]
+    places = [measured(f"neural-textures-{backend}") for backend in found]
+    return table(head, rows) + "\n\n" + " ".join(places) + " Again: `python benchmarks/neural_textures.py`."
+
+
+_MODES = ("symbolic", "evaluated")
+
+
 def spheres(backend: str) -> str:
     """Neural materials in Mitsuba."""
     data = load(f"mitsuba_spheres-{backend}")["results"]
@@ -317,6 +333,7 @@ PARTS: dict[str, Callable[[], str]] = {
     ),
     "training_steps_llvm": lambda: training_steps("training-steps-llvm", "python benchmarks/training_steps.py"),
     "tiny_cuda_nn": tiny_cuda_nn,
+    "neural_textures": neural_textures,
     "half_grids_cuda": lambda: half_grids("cuda"),
     "half_grids_llvm": lambda: half_grids("llvm"),
     "step_profile": step_profile,
