@@ -19,6 +19,7 @@ import drjit.nn as drnn
 
 from . import views
 from .literals import is_literal, never
+from .scopes import level, stay_at
 
 #: Components in use at a time that fit into a thread's usual share of the registers.
 SHARE = 128
@@ -93,4 +94,8 @@ def in_separate_blocks(function: Callable[[list], list], parts: Sequence[Any]) -
         types[:] = map(type, out)
         return out
 
-    return list(dr.if_stmt(tuple(parts), ~never(known), inside, lambda *_: tuple(t(0) for t in types), mode="symbolic"))
+    tp = type(known)
+    before = level(tp)
+    result = dr.if_stmt(tuple(parts), ~never(known), inside, lambda *_: tuple(t(0) for t in types), mode="symbolic")
+    stay_at(before, tp)
+    return list(result)

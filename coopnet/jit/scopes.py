@@ -8,6 +8,8 @@ Checked with Dr.Jit 1.5.0.
 from __future__ import annotations
 
 import ctypes
+from collections import OrderedDict
+from typing import Any
 
 import drjit as dr
 
@@ -60,6 +62,25 @@ def scope_number(tp: type) -> int:
     Dr.Jit type ``tp``.
     """
     return dr.detail.scope(dr.backend_v(tp))
+
+
+#: For a backend and a scope number, the number that its level had first; the newest ones.
+_levels: OrderedDict[tuple[Any, int], int] = OrderedDict()
+
+
+def level(tp: type) -> tuple[Any, int]:
+    """What identifies the innermost loop, conditional or call that is being traced: a variable that was made at another
+    level may not exist here. It may change within a level, too.
+    """
+    number = scope_number(tp)
+    return dr.backend_v(tp), _levels.get((dr.backend_v(tp), number), number)
+
+
+def stay_at(before: tuple[Any, int], tp: type) -> None:
+    """Note that the present level is still ``before``: a conditional that was traced since has been left."""
+    _levels[dr.backend_v(tp), scope_number(tp)] = before[1]
+    while len(_levels) > 1024:
+        _levels.popitem(last=False)
 
 
 def inside_call(tp: type) -> bool:

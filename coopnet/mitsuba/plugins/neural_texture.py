@@ -11,6 +11,7 @@ from ...checks import check, check_choice, check_flag, check_int, check_positive
 from ...random.key import Key
 from .. import call_targets, keys, spectra, texels, transforms
 from ..fields import check_field, check_sizes, load, sizes
+from ..remembered import Remembered
 from ..variants import per_variant, remade
 from .named_objects import given, object_or_file
 
@@ -101,6 +102,7 @@ def NeuralTexture() -> type:
             self.field, self.rows, self.key, self.sizes = field, rows, key, sizes(field)
             self.call_targets, self.upsampling = call_targets.pointers(), spectra.table()
             self.tables: Any = None
+            self.remembered = Remembered()
             self.bake()
 
         # ---- values ---------------------------------------------------------
@@ -118,21 +120,34 @@ def NeuralTexture() -> type:
             y = [mi.Float(y[c]) for c in self.outputs]
             return [dr.clip(v, 0, 1) for v in y] if self.clamp else y
 
+        def _values_at(self, si: Any, active: Any) -> list:
+            """The values at ``si`` where ``active``, those at several wavelengths side by side, and zeros elsewhere."""
+            place = [*(si.uv if self.coordinates == "uv" else si.p), *(si.wavelengths if self.wavelengths else ())]
+            key = () if self.key is None else (self.key.seed, self.key.index, self.key.step)
+
+            def values(active: Any) -> list:
+                point = self._point(si)[0]
+                if self.wavelengths:
+                    asked = spectra.units(si.wavelengths)
+                    return [self._values([*point, w], self.key, active)[0] for w in asked]
+                return self._values(point, self.key, active)
+
+            return self.remembered(values, active, [*place, *key, *self.field.values()])
+
         def eval(self, si: Any, active: Any = True) -> Any:
-            point = self._point(si)[0]
+            values = self._values_at(si, active)
             if self.wavelengths:
-                asked = spectra.units(si.wavelengths)
-                return mi.UnpolarizedSpectrum(*(self._values([*point, w], self.key, active)[0] for w in asked))
+                return mi.UnpolarizedSpectrum(*values)
             color = spectra.reflectance if self.clamp else spectra.unbounded
-            return color(self._values(point, self.key, active), si.wavelengths, self.upsampling)
+            return color(values, si.wavelengths, self.upsampling)
 
         def eval_3(self, si: Any, active: Any = True) -> Any:
             self._check_color("eval_3")
-            return mi.Color3f(*self._values(self._point(si)[0], self.key, active))
+            return mi.Color3f(*self._values_at(si, active))
 
         def eval_1(self, si: Any, active: Any = True) -> Any:
             self._check_color("eval_1")
-            return self._grey(self._values(self._point(si)[0], self.key, active))
+            return self._grey(self._values_at(si, active))
 
         def _check_color(self, method: str) -> None:
             spectrum = f"NeuralTexture: a field that takes a wavelength returns a spectrum, and has no {method}"

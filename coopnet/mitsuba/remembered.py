@@ -1,0 +1,40 @@
+"""Values that a material asks for several times in one virtual call.
+
+Mitsuba's ``principled``, for one, asks for its roughness in ``sample``, ``eval`` and ``pdf``, several times each.
+Dr.Jit does not notice that networks are evaluated at the same place again, and would compile and run each evaluation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import drjit as dr
+
+from ..jit.scopes import level, symbolic
+
+
+class Remembered:
+    """The values of a function at the last place where it was evaluated while code was traced symbolically.
+
+    They are returned again if nothing has changed: the variables, and the level of nested loops, conditionals and
+    calls, outside of which variables do not exist. Values with gradients are not kept, as ``dr.backward`` uses up what
+    they were computed from. Nor are those of evaluated code, which may take much memory.
+    """
+
+    def __init__(self) -> None:
+        self._place: tuple | None = None
+        self._inputs: Sequence[Any] = ()  # kept, so that no other variables get their numbers
+        self._values: list = []
+
+    def __call__(self, function: Callable[[Any], list], active: Any, inputs: Sequence[Any]) -> list:
+        """``function(active)``, whose values are zeros where not ``active`` and otherwise depend on ``inputs``: numbers
+        and arrays, of which the first is Dr.Jit's.
+        """
+        if not symbolic() or any(dr.grad_enabled(v) for v in inputs):
+            return function(active)
+        leaf, numbers = type(inputs[0]), tuple(v.array.index if dr.is_jit_v(v) else v for v in inputs)
+        if (level(leaf), numbers) != self._place:
+            self._values = function(True)  # materials ask with various masks
+            self._place, self._inputs = (level(leaf), numbers), inputs
+        return [dr.select(active, v, 0) for v in self._values]
