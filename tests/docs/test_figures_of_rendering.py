@@ -9,6 +9,12 @@ def rows(name):
     return {row["row"]: row for row in results(name)["rows"]}
 
 
+def test_textures():
+    row = next(r for r in results("neural-textures-llvm")["rows"] if r["texture"] == "64 x 2")
+    assert round(row["symbolic_s"] / row["evaluated_s"]) == 6
+    assert "three with 64 units then take a sixth of the time" in page("mitsuba")
+
+
 def test_what_calls_cost():
     cpu, gpu, more = (rows(f"mitsuba_spheres{name}") for name in ("-llvm", "-cuda", "_ablations-llvm"))
 
