@@ -38,7 +38,7 @@ class Modes(NamedTuple):
 
     deterministic: bool
     path: str
-    relaxed: tuple[bool, ...] = ()
+    relaxed: tuple[bool, ...]
 
     @classmethod
     def current(cls, relaxed: tuple[bool, ...]) -> Modes:
@@ -192,7 +192,7 @@ class Program:
         """A block in which the field has the parameters of ``at``, and networks use its modes."""
         current = {name: type(value.array)(value.array) for name, value in self.field.items()}  # assigning is in place
         self._set(dict(zip(current, at.parameters, strict=True)))
-        relaxed = zip(self.rates.values(), at.modes.relaxed, strict=False)
+        relaxed = zip(self.rates.values(), at.modes.relaxed, strict=True)
         try:
             with deterministic(at.modes.deterministic), gradient_path(at.modes.path), relaxing(relaxed):
                 yield

@@ -19,7 +19,7 @@ import drjit.nn as drnn
 
 from . import views
 from .literals import is_literal, never
-from .scopes import level, stay_at
+from .scopes import continue_scope, scope_id
 
 #: Components in use at a time that fit into a thread's usual share of the registers.
 SHARE = 128
@@ -95,7 +95,7 @@ def in_separate_blocks(function: Callable[[list], list], parts: Sequence[Any]) -
         return out
 
     tp = type(known)
-    before = level(tp)
+    before = scope_id(tp)
     result = dr.if_stmt(tuple(parts), ~never(known), inside, lambda *_: tuple(t(0) for t in types), mode="symbolic")
-    stay_at(before, tp)
+    continue_scope(before, tp)
     return list(result)

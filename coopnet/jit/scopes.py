@@ -64,23 +64,23 @@ def scope_number(tp: type) -> int:
     return dr.detail.scope(dr.backend_v(tp))
 
 
-#: For a backend and a scope number, the number that its level had first; the newest ones.
-_levels: OrderedDict[tuple[Any, int], int] = OrderedDict()
+#: (backend, scope number) -> the number that this scope had first; the newest 1024.
+_first_numbers: OrderedDict[tuple[Any, int], int] = OrderedDict()
 
 
-def level(tp: type) -> tuple[Any, int]:
-    """What identifies the innermost loop, conditional or call that is being traced: a variable that was made at another
-    level may not exist here. It may change within a level, too.
+def scope_id(tp: type) -> tuple[Any, int]:
+    """Identifies the innermost loop, conditional or call that is being traced. Variables that were made under another
+    id may not exist here. The id may change within a scope, too.
     """
     number = scope_number(tp)
-    return dr.backend_v(tp), _levels.get((dr.backend_v(tp), number), number)
+    return dr.backend_v(tp), _first_numbers.get((dr.backend_v(tp), number), number)
 
 
-def stay_at(before: tuple[Any, int], tp: type) -> None:
-    """Note that the present level is still ``before``: a conditional that was traced since has been left."""
-    _levels[dr.backend_v(tp), scope_number(tp)] = before[1]
-    while len(_levels) > 1024:
-        _levels.popitem(last=False)
+def continue_scope(before: tuple[Any, int], tp: type) -> None:
+    """Note that the present scope is that of the id ``before``: a conditional that was traced since has been left."""
+    _first_numbers[dr.backend_v(tp), scope_number(tp)] = before[1]
+    while len(_first_numbers) > 1024:
+        _first_numbers.popitem(last=False)
 
 
 def inside_call(tp: type) -> bool:

@@ -23,7 +23,7 @@ import drjit as dr
 from ..jit.half import largest
 from ..jit.kinds import flat, nested_type, split
 from ..jit.masks import present
-from ..jit.scopes import inside_call, symbolic
+from ..jit.scopes import symbolic
 from . import fixed_point, half_tables
 from .atomic_sums import SAMPLES, AtomicSums, copies
 
@@ -131,18 +131,14 @@ class FeatureGrid:
         if not dr.grad_enabled(self.data):
             return self.interpolate(self.data, coordinates, tangents)
         counts = counts or self.copies(dr.width(flat([coordinates, *tangents])))
-        half = dr.is_half_v(self.data)
-        if not ordered and not half and (symbolic() or max(counts) == 1):  # Dr.Jit's own derivative adds to one copy
+        one_copy = max(counts) == 1 and not dr.is_half_v(self.data)
+        if not ordered and (symbolic() or one_copy):  # to which the derivative of read() adds
             return self.interpolate(self.data, coordinates, tangents)
+        op = _FixedPointOp if ordered else _AtomicsOp
         bundle = self.interpolate(dr.detach(self.data), coordinates, tangents)
-        if half and symbolic() and inside_call(self.dtype):
-            return split(half_tables.without_gradient(flat(bundle)), len(bundle))
-        op, later = _FixedPointOp if ordered else _AtomicsOp, None
-        if half and symbolic():
-            op, later = _ScopeOp, half_tables.buffer_in_scope(self.data)
         # the lambda keeps Dr.Jit from traversing the grid as an argument
         inputs = dr.detach(coordinates), [dr.detach(tangent) for tangent in tangents]
-        return split(dr.custom(op, lambda: (self, counts), self.data, *inputs, flat(bundle), later), len(bundle))
+        return split(dr.custom(op, lambda: (self, counts), self.data, *inputs, flat(bundle)), len(bundle))
 
     @property
     def grids(self) -> int:
@@ -179,7 +175,10 @@ class FeatureGrid:
 
     def read(self, data: Any, index: Any) -> Any:
         """The features of the entries ``index`` of ``data``, as a nested array in single precision."""
-        features = dr.gather(nested_type(type(data)), data, index, shape=(self.n_features, dr.width(index)))
+        if dr.is_half_v(data) and dr.grad_enabled(data) and symbolic():
+            features = half_tables.read(data, index, True, self.n_features)
+        else:
+            features = dr.gather(nested_type(type(data)), data, index, shape=(self.n_features, dr.width(index)))
         return nested_type(self.dtype)(features)
 
     def walk(
@@ -271,7 +270,7 @@ class _ParametersOp(dr.CustomOp):
     """Returns a bundle of features and derivatives as it is, and adds its derivative with respect to the parameters."""
 
     def eval(  # type: ignore[override]
-        self, made: Any, data: Any, coordinates: list, tangents: list, values: list, later: Any = None
+        self, made: Any, data: Any, coordinates: list, tangents: list, values: list
     ) -> list:
         self.grid: FeatureGrid
         self.counts: Sequence[int]
@@ -300,12 +299,10 @@ class _ParametersOp(dr.CustomOp):
         self.set_grad_in("values", incoming)
         # lanes that have left a loop add nothing, but would still influence the scale of the sums
         incoming = present(incoming, dr.width([*incoming, *self.coordinates]))
-        sums = self.sums(split(incoming, 1 + len(self.tangents)))
-        if sums is not None:
-            self.set_grad_in("data", type(self.grid.data)(sums))
+        self.set_grad_in("data", type(self.grid.data)(self.sums(split(incoming, 1 + len(self.tangents)))))
 
     def sums(self, cotangents: list[list]) -> Any:
-        """The gradient of the parameters, in single precision; ``None`` if it is added to them later."""
+        """The gradient of the parameters, in single precision."""
         raise NotImplementedError
 
     def name(self) -> str:
@@ -319,15 +316,6 @@ class _AtomicsOp(_ParametersOp):
         result = AtomicSums(self.grid, self.counts)
         result.add(self.terms(cotangents))
         return result.finish()
-
-
-class _ScopeOp(_ParametersOp):
-    """For half-precision parameters in a symbolic loop or conditional: see :mod:`.half_tables`."""
-
-    def sums(self, cotangents: list[list]) -> None:
-        sums = half_tables.sums_in_scope(self.grid.data)
-        for _, terms, index in self.terms(cotangents):
-            dr.scatter_reduce(dr.ReduceOp.Add, sums, nested_type(self.grid.dtype)(terms), index)
 
 
 class _FixedPointOp(_ParametersOp):

@@ -1,8 +1,8 @@
-"""Gradients of half-precision tables in symbolic loops, conditionals and calls.
+"""Rows of half-precision tables in symbolic loops, conditionals and calls.
 
-Dr.Jit's own derivative of a lookup adds up in the table's precision, where long sums stall. Here they are added up in a
-single-precision array, which is rounded when the loop or conditional is left. Outside, sums are made by
-:mod:`.lookup` and :mod:`.grid` themselves.
+Dr.Jit's own derivative of a lookup adds up in the table's precision, where long sums stall. Here, derivatives are added
+up in a single-precision array, which is rounded when the loop or conditional is left. In a call there is no place for
+it, so they are refused. Elsewhere :mod:`.lookup` and :mod:`.grid` make the sums.
 """
 
 from __future__ import annotations
@@ -12,25 +12,45 @@ from typing import Any
 import drjit as dr
 
 from ..jit.deferred import deferred_buffer
+from ..jit.kinds import nested_type
+from ..jit.scopes import inside_call
+from ..jit.unpacked import Hidden
 
 
-def buffer_in_scope(table: Any) -> Any:
-    """What an operation that calls :func:`sums_in_scope` must have as an input."""
-    _ = table * 1  # as for networks: without this, Dr.Jit would not record that the scope depends on the table
-    return deferred_buffer(table).buffer
+def read(table: Any, index: Any, active: Any, count: int) -> list:
+    """Rows ``index`` of ``table``, ``count`` entries each, in single precision; zeros where not ``active``."""
+    if inside_call(type(table)):
+        return dr.custom(_NoSums, _rows(table, index, active, count))
+    _ = table * 1  # an ordinary operation, by which Dr.Jit records that the scope depends on the table
+    return dr.custom(_Read, Hidden(table), table, index, active, count, deferred_buffer(table).buffer)
 
 
-def sums_in_scope(table: Any) -> Any:
-    """The array, in single precision, to which derivatives with respect to ``table`` are added in this scope."""
-    deferred = deferred_buffer(table)
-    if not deferred.waits():
-        _refuse()
-    return deferred.once("table", lambda: _ScopeSums(table)).sums
+def _rows(table: Any, index: Any, active: Any, count: int) -> list:
+    rows = dr.gather(nested_type(type(table)), table, index, active, shape=(count, dr.width(index)))
+    return list(nested_type(dr.float32_array_t(type(table)))(rows))
 
 
-def without_gradient(values: list) -> list:
-    """``values`` read from a table in a call, where there is no place for sums: their gradients are refused."""
-    return dr.custom(_NoSums, values)
+class _Read(dr.CustomOp):
+    """Reads rows, and adds their derivatives to the sums of the scope. ``buffer`` is differentiated when it is left."""
+
+    def eval(  # type: ignore[override]
+        self, hidden: Hidden, table: Any, index: Any, active: Any, count: int, buffer: Any
+    ) -> list:
+        self.table, self.where, self.count = hidden.value, (index, active), count
+        return _rows(table, index, active, count)
+
+    def forward(self) -> None:
+        self.set_grad_out(_rows(self.grad_in("table"), *self.where, self.count))
+
+    def backward(self) -> None:
+        deferred = deferred_buffer(self.table)
+        if not deferred.waits():
+            _refuse()
+        sums = deferred.once("table", lambda: _ScopeSums(self.table)).sums
+        dr.scatter_reduce(dr.ReduceOp.Add, sums, nested_type(type(sums))(self.grad_out()), *self.where)
+
+    def name(self) -> str:
+        return "coopnet: rows of a half-precision table"
 
 
 class _ScopeSums:

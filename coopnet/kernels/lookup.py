@@ -7,7 +7,7 @@ from typing import Any
 import drjit as dr
 
 from ..jit.kinds import nested_type
-from ..jit.scopes import inside_call, symbolic
+from ..jit.scopes import symbolic
 from . import half_tables
 from .segment_sum import sum_rows
 
@@ -44,11 +44,7 @@ def lookup(data: Any, index: Any, active: Any, leaf: type, ordered: bool) -> lis
         return dr.custom(_LookupOp, _Settings(data.shape, leaf, ordered), flat, index, active)
     if not dr.is_half_v(flat):
         return _read(flat, data.shape[1], index, active, leaf)
-    if inside_call(leaf):
-        rows = _read(flat, data.shape[1], index, active, type(flat))
-        return [leaf(v) for v in half_tables.without_gradient(rows)]
-    settings = _Settings(data.shape, leaf, False, flat)
-    return dr.custom(_ScopeLookupOp, settings, flat, index, active, half_tables.buffer_in_scope(flat))
+    return [leaf(v) for v in half_tables.read(flat, index, active, data.shape[1])]
 
 
 def _read(flat: Any, width: int, index: Any, active: Any, leaf: type) -> list:
@@ -59,15 +55,15 @@ def _read(flat: Any, width: int, index: Any, active: Any, leaf: type) -> list:
 class _Settings:
     """Arguments of :class:`_LookupOp` that Dr.Jit does not traverse."""
 
-    def __init__(self, shape: tuple[int, int], leaf: type, ordered: bool, origin: Any = None):
-        self.shape, self.leaf, self.ordered, self.origin = shape, leaf, ordered, origin
+    def __init__(self, shape: tuple[int, int], leaf: type, ordered: bool):
+        self.shape, self.leaf, self.ordered = shape, leaf, ordered
 
 
 class _LookupOp(dr.CustomOp):
     """Looks up rows. The backward pass sums their gradients by row."""
 
     def eval(  # type: ignore[override]
-        self, settings: _Settings, data: Any, index: Any, active: Any, later: Any = None
+        self, settings: _Settings, data: Any, index: Any, active: Any
     ) -> list:
         self.settings, self.table, self.index, self.active = settings, type(data), index, active
         return _read(data, settings.shape[1], index, active, settings.leaf)
@@ -90,15 +86,3 @@ class _LookupOp(dr.CustomOp):
 
     def name(self) -> str:
         return "coopnet: lookup"
-
-
-class _ScopeLookupOp(_LookupOp):
-    """:class:`_LookupOp` for a half-precision table inside a symbolic loop or conditional.
-
-    ``later`` is the input of :func:`~.half_tables.buffer_in_scope`.
-    """
-
-    def backward(self) -> None:
-        sums = half_tables.sums_in_scope(self.settings.origin)
-        rows = nested_type(type(sums))(self.grad_out())
-        dr.scatter_reduce(dr.ReduceOp.Add, sums, rows, self.index, self.active)

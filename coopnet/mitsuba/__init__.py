@@ -18,7 +18,7 @@ shared parts
 :mod:`.transforms`      affine transforms, in numbers
 :mod:`.spectra`         colors as the spectra that a variant computes with
 :mod:`.texels`          points drawn by the brightness of a picture
-:mod:`.remembered`      values that a material asks for several times in one call
+:mod:`.memo`            values that a material asks for several times in one call
 :mod:`.call_targets`    targets of virtual calls, as an input of frozen functions
 ======================  ========================================================================
 """

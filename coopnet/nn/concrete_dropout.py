@@ -26,7 +26,7 @@ from .parameters import ParameterArray, parameters
 from .tangents import linear_jvp
 from .tree import children, held_layers
 
-#: For layers that :func:`relaxing` has decided about: are their masks relaxed?
+#: ``id`` of a layer -> are its masks relaxed? Set by :func:`relaxing`.
 _relaxing = Context("relaxing", {})
 
 
@@ -34,7 +34,7 @@ _relaxing = Context("relaxing", {})
 def relaxing(decided: Iterable[tuple[ConcreteDropout, bool]]) -> Iterator[None]:
     """A ``with`` block in which the masks of these layers are relaxed, or not, whatever gradients their rates have.
 
-    It is for evaluations whose parameters have other gradients than the user's, such as those of custom operations.
+    Evaluations inside custom operations have parameters of their own; ``decided`` says what the user's had.
     """
     with _relaxing(_relaxing.get() | {id(layer): relaxed for layer, relaxed in decided}):
         yield

@@ -348,8 +348,8 @@ class Module(drnn.Module):
                 self._put(key, *slots[key], other[key])
             more = {name: other[name] for name in other if name not in slots}
             if more and not self._update_matrices(more) and not known and slots:
-                names = f"'{min(map(str, other))}' among others; parameters are {', '.join(map(repr, slots))}"
-                raise KeyError(f"{type(self).__name__}.update: no name is that of a parameter: {names}.")
+                given, names = ", ".join(map(shown, other)), ", ".join(map(repr, slots))
+                raise KeyError(f"{type(self).__name__}.update: none of {given} is a parameter; those are {names}.")
         else:
             for key, value in _pairs(other, f"{type(self).__name__}.update"):
                 self[key] = value

@@ -17,13 +17,13 @@ def box_interval(o: Any, d: Any = None, lower: Any = 0.0, upper: Any = 1.0) -> t
 
     Args:
         o, d: as for :func:`sphere_trace`.
-        lower, upper: corners of the box, a number or three each, such as ``*field.bounds``.
+        lower, upper: corners of the box, a number or three each, such as ``*field.bounds`` of a field that has some.
 
     Returns:
         Two ``Float``, in units of the length of ``d``; 0 and -1 for rays that miss the box.
 
     Raises:
-        ValueError: corners that are none of a box; otherwise as :func:`sphere_trace`.
+        ValueError: ``lower`` is not below ``upper``; otherwise as :func:`sphere_trace`.
         TypeError: as :func:`sphere_trace`.
 
     >>> near, far = cn.render.box_interval(o, d, -1, 1)
@@ -36,7 +36,7 @@ def box_interval(o: Any, d: Any = None, lower: Any = 0.0, upper: Any = 1.0) -> t
 def interval(lower: Sequence[float], upper: Sequence[float], rays: Rays) -> tuple[Any, Any]:
     """:func:`box_interval` of checked arguments."""
     near, far = slab(lower, upper, rays.o, rays.d)
-    hit = near <= far
+    hit = (near <= far) & (far >= 0)
     return dr.select(hit, dr.maximum(near, 0), 0), dr.select(hit, far, -1)
 
 

@@ -116,7 +116,7 @@ class DivergenceMonitor(Hook):
         step, batch = self.step, f"the batch of step {self.bad_step}"
         key = Key(self.run.seed_number, step=self.bad_step)
         advice = "a smaller lr, one that rises at the start, clip_norm=1"
-        if step.field.precision == "half":
+        if step.scaler is not None:
             advice += ", smaller outputs, single precision (on LLVM)"
         try:
             with dr.suspend_grad():

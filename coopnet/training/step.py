@@ -290,7 +290,7 @@ class Step:
             self.ema.update(self.optimizer)
 
     def decay(self, rates: Mapping[str, Any]) -> None:
-        """Decay weights before the optimizer moves them, so that its slow weights decay with them."""
+        """Decay weights before the optimizer's step, so that the slow weights of ``lookahead`` average decayed ones."""
         for name, entries in self.decays.items():
             value = values(self.optimizer)[name]
             flat = dr.detach(value).array

@@ -8,7 +8,7 @@ from support.engine import module
 from support.kernels import launched
 
 import coopnet as cn
-from coopnet.jit import registers
+from coopnet.jit import registers, scopes
 
 networks = module("evaluate")
 tables = module("strategies")
@@ -141,3 +141,22 @@ def test_apart(ns, precision):
 
     np.testing.assert_array_equal(summed(lambda v: registers.in_separate_blocks(product, v)), 2 * turns * given)
     assert registers.in_separate_blocks(product, [leaf(3), leaf(2)])[0].state == dr.VarState.Literal
+
+
+def test_separate_blocks_stay_in_their_scope(ns):
+    """What was computed before a network still exists after it, in the same loop, conditional or call."""
+    found = []
+
+    def body(i, x):
+        before, number = scopes.scope_id(ns.Float), scopes.scope_number(ns.Float)
+        (y,) = registers.in_separate_blocks(lambda v: [v[0] * 2], [x])
+        found.append((scopes.scope_id(ns.Float) == before, scopes.scope_number(ns.Float) == number))
+        inside = []
+        z = dr.if_stmt(
+            (y,), i > 0, lambda y: inside.append(scopes.scope_id(ns.Float)) or y, lambda y: -y, mode="symbolic"
+        )
+        found.append((inside[0] != before, scopes.scope_id(ns.Float) == before))
+        return i + 1, z
+
+    dr.eval(dr.while_loop((ns.UInt32(0), ns.Float(1, 2)), lambda i, x: i < 2, body, mode="symbolic"))
+    assert found[0] == (True, False) and found[1] == (True, False)

@@ -105,6 +105,16 @@ def test_forward_mode(ns):
     np.testing.assert_array_equal(*results)
 
 
+def test_gradients_in_calls_are_refused(ns):
+    """Of the table, where coordinates have none."""
+    grid, _ = pair(ns, "hash")
+    p, which = [dr.detach(v) for v in points(ns, 64)], dr.arange(ns.UInt32, 64) % 2
+    y = dr.switch(which, [lambda p: grid(p)[0], lambda p: grid(p)[1]], p)
+    with pytest.raises(RuntimeError) as caught:
+        dr.backward(ns.Float(y))
+    assert "precision='single'" in f"{caught.value}{caught.value.__cause__}"
+
+
 def test_in_calls(ns):
     """Values are right; a gradient of the table would stall, so it is refused, and that of coordinates is not."""
     half, single = pair(ns, "hash")

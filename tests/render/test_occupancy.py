@@ -221,7 +221,7 @@ def test_lines_along_the_axes(ns):
     o = ns.Array3f([0.5, 0, 1.5, 0.5, 0.5, 0.5], 0.5, [0.5, -1, -1, 3, -2, 0.25])
     near, far = cn.render.box_interval(o, [0, 0, 1])
     np.testing.assert_array_equal(near.numpy(), [0, 1, 0, 0, 2, 0])
-    np.testing.assert_array_equal(far.numpy(), [0.5, 2, -1, -2, 3, 0.75])
+    np.testing.assert_array_equal(far.numpy(), [0.5, 2, -1, -1, 3, 0.75])
     with pytest.raises(ValueError, match=r"render.box_interval: lower is \(2.0, .* and upper"):
         cn.render.box_interval(o, [0, 0, 1], 2, 1)
 

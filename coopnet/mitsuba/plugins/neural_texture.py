@@ -11,7 +11,7 @@ from ...checks import check, check_choice, check_flag, check_int, check_positive
 from ...random.key import Key
 from .. import call_targets, keys, spectra, texels, transforms
 from ..fields import check_field, check_sizes, load, sizes
-from ..remembered import Remembered
+from ..memo import Memo
 from ..variants import per_variant, remade
 from .named_objects import given, object_or_file
 
@@ -102,7 +102,7 @@ def NeuralTexture() -> type:
             self.field, self.rows, self.key, self.sizes = field, rows, key, sizes(field)
             self.call_targets, self.upsampling = call_targets.pointers(), spectra.table()
             self.tables: Any = None
-            self.remembered = Remembered()
+            self.memo = Memo()
             self.bake()
 
         # ---- values ---------------------------------------------------------
@@ -121,18 +121,18 @@ def NeuralTexture() -> type:
             return [dr.clip(v, 0, 1) for v in y] if self.clamp else y
 
         def _values_at(self, si: Any, active: Any) -> list:
-            """The values at ``si`` where ``active``, those at several wavelengths side by side, and zeros elsewhere."""
+            """Values at ``si`` for each wavelength or channel, evaluated once in a call; zeros where not ``active``."""
             place = [*(si.uv if self.coordinates == "uv" else si.p), *(si.wavelengths if self.wavelengths else ())]
             key = () if self.key is None else (self.key.seed, self.key.index, self.key.step)
 
-            def values(active: Any) -> list:
+            def evaluate(active: Any) -> list:
                 point = self._point(si)[0]
                 if self.wavelengths:
                     asked = spectra.units(si.wavelengths)
                     return [self._values([*point, w], self.key, active)[0] for w in asked]
                 return self._values(point, self.key, active)
 
-            return self.remembered(values, active, [*place, *key, *self.field.values()])
+            return self.memo(evaluate, active, [*place, *key, *self.field.values()])
 
         def eval(self, si: Any, active: Any = True) -> Any:
             values = self._values_at(si, active)

@@ -11,19 +11,20 @@ from typing import Any
 
 import drjit as dr
 
-from ..jit.scopes import level, symbolic
+from ..jit.scopes import scope_id, symbolic
 
 
-class Remembered:
-    """The values of a function at the last place where it was evaluated while code was traced symbolically.
+class Memo:
+    """The last values of a function that was evaluated while code was traced symbolically.
 
-    They are returned again if nothing has changed: the variables, and the level of nested loops, conditionals and
-    calls, outside of which variables do not exist. Values with gradients are not kept, as ``dr.backward`` uses up what
-    they were computed from. Nor are those of evaluated code, which may take much memory.
+    They are returned again if the variables are the same, and the loop, conditional or call that is traced: those of
+    another one may not exist here. The function's settings must not change within one. Values with gradients are not
+    kept, as ``dr.backward`` uses up what they were computed from. Nor are those of evaluated code, which may take much
+    memory.
     """
 
     def __init__(self) -> None:
-        self._place: tuple | None = None
+        self._key: tuple | None = None
         self._inputs: Sequence[Any] = ()  # kept, so that no other variables get their numbers
         self._values: list = []
 
@@ -34,7 +35,7 @@ class Remembered:
         if not symbolic() or any(dr.grad_enabled(v) for v in inputs):
             return function(active)
         leaf, numbers = type(inputs[0]), tuple(v.array.index if dr.is_jit_v(v) else v for v in inputs)
-        if (level(leaf), numbers) != self._place:
+        if (scope_id(leaf), numbers) != self._key:
             self._values = function(True)  # materials ask with various masks
-            self._place, self._inputs = (level(leaf), numbers), inputs
+            self._key, self._inputs = (scope_id(leaf), numbers), inputs
         return [dr.select(active, v, 0) for v in self._values]
