@@ -68,19 +68,32 @@ def scope_number(tp: type) -> int:
 _first_numbers: OrderedDict[tuple[Any, int], int] = OrderedDict()
 
 
-def scope_id(tp: type) -> tuple[Any, int]:
-    """Identifies the innermost loop, conditional or call that is being traced. Variables that were made under another
+def scope_id(tp: type) -> tuple[Any, int, int | None]:
+    """Identifies the innermost loop, conditional or callee that is being traced. Variables that were made under another
     id may not exist here. The id may change within a scope, too.
+
+    All callees of a call have one scope number. They differ in the instance, the last entry, ``None`` if that is not
+    known.
     """
-    number = scope_number(tp)
-    return dr.backend_v(tp), _first_numbers.get((dr.backend_v(tp), number), number)
+    backend, number = dr.backend_v(tp), scope_number(tp)
+    return backend, _first_numbers.get((backend, number), number), _instance(tp)
 
 
-def continue_scope(before: tuple[Any, int], tp: type) -> None:
+def continue_scope(before: tuple[Any, int, int | None], tp: type) -> None:
     """Note that the present scope is that of the id ``before``: a conditional that was traced since has been left."""
     _first_numbers[dr.backend_v(tp), scope_number(tp)] = before[1]
     while len(_first_numbers) > 1024:
         _first_numbers.popitem(last=False)
+
+
+def _instance(tp: type) -> int | None:
+    """The number of the instance whose method is being traced, 0 outside of virtual calls, ``None`` if unknown."""
+    query = function(_SYMBOL)
+    if query is None:
+        return None if symbolic() else 0  # calls are traced within such a scope
+    value, index = ctypes.c_uint32(0), ctypes.c_uint32(0)
+    query(ctypes.c_int(int(dr.backend_v(tp).value)), ctypes.byref(value), ctypes.byref(index))
+    return value.value
 
 
 def inside_call(tp: type) -> bool:
@@ -89,15 +102,11 @@ def inside_call(tp: type) -> bool:
     If the library has no such function, raises ``RuntimeError`` in loops, conditionals and calls. If a call were taken
     for a loop, all callees would number their lanes from 0 and share their masks.
     """
-    query = function(_SYMBOL)
-    if query is None:
-        if not symbolic():
-            return False  # calls are traced within such a scope
+    instance = _instance(tp)
+    if instance is None:
         raise RuntimeError(
             f"inside_call: this build of Dr.Jit does not tell a virtual call from a loop: its library lacks {_SYMBOL}. "
             "Evaluate networks with dropout or weight gradients outside symbolic loops and calls, or install "
             f"drjit {CHECKED} from PyPI for Linux."
         )
-    value, index = ctypes.c_uint32(0), ctypes.c_uint32(0)
-    query(ctypes.c_int(int(dr.backend_v(tp).value)), ctypes.byref(value), ctypes.byref(index))
-    return value.value != 0
+    return instance != 0

@@ -17,8 +17,8 @@ from ..jit.scopes import scope_id, symbolic
 class Memo:
     """The last values of a function that was evaluated while code was traced symbolically.
 
-    They are returned again if the variables are the same, and the loop, conditional or call that is traced: those of
-    another one may not exist here. The function's settings must not change within one. Values with gradients are not
+    They are returned again if the variables are the same, and the loop, conditional or callee that is traced: variables
+    of another one may not exist here. The function's settings must not change within one. Values with gradients are not
     kept, as ``dr.backward`` uses up what they were computed from. Nor are those of evaluated code, which may take much
     memory.
     """
@@ -34,8 +34,8 @@ class Memo:
         """
         if not symbolic() or any(dr.grad_enabled(v) for v in inputs):
             return function(active)
-        leaf, numbers = type(inputs[0]), tuple(v.array.index if dr.is_jit_v(v) else v for v in inputs)
-        if (scope_id(leaf), numbers) != self._key:
+        key = scope_id(type(inputs[0])), *(v.array.index if dr.is_jit_v(v) else v for v in inputs)
+        if key != self._key or key[0][-1] is None:
             self._values = function(True)  # materials ask with various masks
-            self._key, self._inputs = (scope_id(leaf), numbers), inputs
+            self._key, self._inputs = key, inputs
         return [dr.select(active, v, 0) for v in self._values]
