@@ -24,9 +24,9 @@ class Memo:
     """
 
     def __init__(self) -> None:
-        self._key: tuple | None = None
-        self._inputs: Sequence[Any] = ()  # kept, so that no other variables get their numbers
-        self._values: list = []
+        #: A key, values, and the inputs, which are kept so that no other variables get their numbers. Threads may take
+        #: turns at any time, so it is read and replaced as a whole.
+        self._last: tuple[tuple | None, list, Sequence[Any]] = None, [], ()
 
     def __call__(self, function: Callable[[Any], list], active: Any, inputs: Sequence[Any]) -> list:
         """``function(active)``, whose values are zeros where not ``active`` and otherwise depend on ``inputs``: numbers
@@ -35,7 +35,8 @@ class Memo:
         if not symbolic() or any(dr.grad_enabled(v) for v in inputs):
             return function(active)
         key = scope_id(type(inputs[0])), *(v.array.index if dr.is_jit_v(v) else v for v in inputs)
-        if key != self._key or key[0][-1] is None:
-            self._values = function(True)  # materials ask with various masks
-            self._key, self._inputs = key, inputs
-        return [dr.select(active, v, 0) for v in self._values]
+        known, values, _ = self._last
+        if key != known or key[0][-1] is None:
+            values = function(True)  # materials ask with various masks
+            self._last = key, values, inputs
+        return [dr.select(active, v, 0) for v in values]

@@ -191,7 +191,7 @@ class OccupancyGrid(BoxOfCells):
             p = [(float32(c) + v) / s + a for c, v, s, a in zip(cell, u[:3], self._scale(), self.lower, strict=True)]
             up = [float32(0), float32(0), float32(1)]
             sigma, _ = radiance(p, up, None, dr.mask_t(uint32)(True))
-            sigma = dr.select(dr.isnan(sigma), dr.inf, sigma)  # rays must see it; a mean with it would be NaN
+            sigma = _visible(sigma)
             old = dr.select(dr.isfinite(self.density), self.density, 0) * decay
             there = dr.gather(float32, old, number)
             dr.scatter(old, dr.maximum(there, sigma), number, mode=dr.ReduceMode.Permute)
@@ -218,7 +218,7 @@ class OccupancyGrid(BoxOfCells):
             densities = float32(_numbers(where, values))
         ensure(dr.width(densities) == self.cells, f"{where}: got {dr.width(densities)} values for {self.cells} cells.")
         lane = dr.arange(uint32, self._padded())
-        self.density = dr.gather(float32, densities, lane, lane < self.cells)
+        self.density = _visible(dr.gather(float32, densities, lane, lane < self.cells))
         self._set_bits(kept(float32(threshold)))
 
     def _set_bits(self, threshold: Any) -> None:
@@ -232,6 +232,11 @@ class OccupancyGrid(BoxOfCells):
     def check_backend(self, leaf: type, where: str) -> None:
         """Raise ``TypeError`` unless the grid lives on the backend of ``leaf``."""
         check_same_backend(f"{where}: occupancy lives", self.bits, ", the rays", leaf)
+
+
+def _visible(density: Any) -> Any:
+    """``density`` without NaN, which rays must see, but which would make the mean of all cells NaN."""
+    return dr.select(dr.isnan(density), dr.inf, density)
 
 
 def _numbers(where: str, values: Any) -> Any:

@@ -8,7 +8,10 @@ from typing import Any
 
 import drjit as dr
 
+from ..kernels.grid import FeatureGrid
+from ..kernels.lookup import Table
 from ..nn.concrete_dropout import relaxed_layers, relaxing
+from ..nn.parameters import parameters
 
 
 class ModuleParameters:
@@ -40,6 +43,11 @@ class ModuleParameters:
         for module in self.modules:
             for name in module:
                 module[name] = next(remaining)
+
+    def half_tables(self) -> bool:
+        """Does a table or grid in half precision track gradients?"""
+        found = [p for module in self.modules for p in parameters(module) if isinstance(p.owner, (FeatureGrid, Table))]
+        return any(dr.is_half_v(p.storage) and dr.grad_enabled(p.storage) for p in found)
 
     def wanted(self) -> bool:
         """Does any parameter track gradients?"""

@@ -91,7 +91,8 @@ def ray_march(
     ``"wide"``    all samples in one batch, then a walk over them in memory: the fastest training, in memory for every
                   sample
     ``"auto"``    ``"loop"`` where no gradient is needed or a symbolic loop, conditional or call is being traced;
-                  otherwise ``"wide"`` for up to 2^24 samples and ``"replay"`` beyond. Of traced code without
+                  otherwise ``"wide"`` for up to 2^24 samples, or if tables or grids in half precision are trained, and
+                  ``"replay"`` beyond. Of traced code without
                   ``parameters``, no gradient is needed only within ``dr.suspend_grad()``, and there is no replay
     ============  =====================================================================================================
 
@@ -134,7 +135,8 @@ def ray_march(
     Raises:
         TypeError, ValueError: arguments of other kinds or out of range, a field that is not built or has another number
             of inputs or outputs.
-        RuntimeError: ``"wide"``, or ``"replay"`` with gradients, inside a symbolic loop, conditional or call.
+        RuntimeError: ``"wide"``, or ``"replay"`` with gradients, inside a symbolic loop, conditional or call;
+            ``"replay"`` with gradients of half-precision tables or grids.
 
     >>> seen = cn.render.ray_march(volume, o, d, 0.5, 3.5, steps=64, key=key, background=1)
     >>> loss = dr.mean(dr.squared_norm(seen.color - 0.5))
@@ -195,13 +197,16 @@ def _mode(mode: str, networks: ModuleParameters | None, rays: SampledRays, where
     if mode == "auto":
         if symbolic() or not wanted:
             return "loop"
-        return "replay" if n * rays.steps > WIDE and networks is not None else "wide"
+        return "replay" if n * rays.steps > WIDE and networks is not None and not networks.half_tables() else "wide"
     inside = "inside a symbolic loop, conditional or call; use mode='loop' there"
     ensure(mode != "wide" or not symbolic(), f"{where}: mode is 'wide' {inside}.", RuntimeError)
     if mode == "replay" and not wanted:
         return "loop"
     long = f"steps is {rays.steps}; in mode 'loop', gradients take at most {KEPT}. Use mode='replay'"
     ensure(mode != "loop" or not wanted or rays.steps <= KEPT, f"{where}: {long}.")
+    halves = mode == "replay" and networks is not None and networks.half_tables()
+    sums = f"{where}: mode is 'replay', which sums gradients inside a loop, where those of half-precision tables stall"
+    ensure(not halves, f"{sums}; use mode='wide', or grids and tables with precision='single'.", RuntimeError)
     differentiated = mode == "replay" and symbolic()
     ensure(not differentiated, f"{where}: mode is 'replay' with gradients {inside}.", RuntimeError)
     samples = f"{n} rays of {rays.steps} steps make {n * rays.steps} samples"

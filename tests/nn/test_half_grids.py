@@ -193,6 +193,27 @@ def test_gradients_below_the_range_of_half_precision(ns, backend):
     assert moved.mean() > 0.5
 
 
+def test_marching(ns, backend):
+    """Gradients by all modes but replay, which is refused before it runs, and which "auto" avoids."""
+    grid = cn.HashGrid(3, 2, hashmap_size=2**6, base_resolution=4, precision="half")
+    learned, o = cn.NeuralField(grid, cn.MLP(-1, 4, 16, 1)).build(backend, seed=1), ns.Array3f([0.2, 0.5], 0.5, -0.2)
+
+    def gradient(mode):
+        for name in learned:
+            dr.enable_grad(learned[name])
+            dr.clear_grad(learned[name])
+        seen = cn.render.ray_march(learned, o, [0, 0, 1], 0.1, 1.5, 12, mode=mode)
+        dr.backward(dr.sum(seen.color.x))
+        return learned.gradient("encoding.data").astype(np.float64)
+
+    wide, loop = gradient("wide"), gradient("loop")
+    np.testing.assert_allclose(loop, wide, rtol=0, atol=2e-2 * np.abs(wide).max())
+    with pytest.raises(RuntimeError, match=r"ray_march: mode is 'replay', which sums .* use mode='wide'"):
+        gradient("replay")
+    with dr.suspend_grad():
+        cn.render.ray_march(learned, o, [0, 0, 1], 0.1, 1.5, 12, mode="replay")
+
+
 @pytest.mark.parametrize("use", ["laplace", "ensemble", "fit_many", "export", "audit", "pickle"])
 def test_where_grids_are_used(ns, backend, use, tmp_path):
     learned, p = field(backend, "half", init_scale=0.1), cn.uniform(2, cn.Key(3), ns.Float, 256)

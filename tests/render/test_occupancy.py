@@ -214,6 +214,8 @@ def test_a_density_that_is_not_a_number(ns, backend):
     for step in range(2):
         grid.update(field, cn.Key(0, step=step), density="none")
         assert grid.share() == 0.5
+    grid.set_density(np.where(np.arange(64) < 16, np.nan, 0))
+    assert grid.share() == 0.25
 
 
 def test_lines_along_the_axes(ns):
