@@ -149,7 +149,7 @@ import mitsuba as mi
 mi.set_variant({variant!r})
 import sys
 sys.path.insert(0, {here!r})
-import test_memo as t
+t = __import__("test_memo")
 world = t.scene(t.textures())
 t.rendered(world)
 print("rendered")

@@ -185,7 +185,7 @@ def test_bad_arguments(backend, ns):
         cn.concrete_penalty(3, 10)
 
 
-@pytest.mark.parametrize("tracked", [(), ("weights",), ("weights", "rate")])
+@pytest.mark.parametrize("tracked", [(), ("weights",)])
 def test_all_ways_to_march_have_the_same_masks(backend, ns, tracked):
     """Relaxed if the rate has a gradient, and otherwise not, also where a custom operation has gradients of its own."""
     net = cn.Sequential(cn.Linear(3, 8), cn.Tanh(), cn.ConcreteDropout(0.5), cn.Linear(8, 4))
