@@ -25,7 +25,7 @@ from .checks import (
     check_type,
     check_unsigned,
     ensure,
-)  # fmt: skip
+)
 from .checks.sizes import MAX_ENTRIES, check_features
 from .checks.warn import warn
 from .derivatives import jacobian, pushforward
@@ -129,7 +129,7 @@ class NeuralField(Module):
         seed = check_unsigned(where, "seed", seed)
         check_outside(where)
         dtype, precision = storage(backend, precision, where)
-        if seed == 0 and any(True for _ in parameters(self)):
+        if seed == 0 and next(parameters(self), None) is not None:
             copied = "cn.to(field, backend, precision) or copy.deepcopy(field)"
             warn(f"{where}: the field has parameters already; this one gets new ones. For a copy, call {copied}.")
         return self.allocate(dtype, precision, seed).pack()

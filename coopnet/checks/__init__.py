@@ -50,8 +50,7 @@ def check_type(where: str, name: str, value: Any, types: Any, needed: str) -> No
     ``types`` is as in ``isinstance``: ``Key | None`` is accepted, too.
     """
     if not isinstance(value, types):
-        other = "PyTorch " if type(value).__module__.partition(".")[0] == "torch" else ""  # it has the same names
-        given = f"the class {value.__name__}" if isinstance(value, type) else f"a {other}{type(value).__name__}"
+        given = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
         raise TypeError(f"{where}: {name} is {given}; {needed} is needed.")
 
 

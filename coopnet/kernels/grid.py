@@ -176,7 +176,7 @@ class FeatureGrid:
     def read(self, data: Any, index: Any) -> Any:
         """The features of the entries ``index`` of ``data``, as a nested array in single precision."""
         if dr.is_half_v(data) and dr.grad_enabled(data) and symbolic():
-            features = half_tables.read(data, index, True, self.n_features)
+            features = half_tables.read(data, index, True, self.n_features, "grid")
         else:
             features = dr.gather(nested_type(type(data)), data, index, shape=(self.n_features, dr.width(index)))
         return nested_type(self.dtype)(features)
@@ -269,9 +269,7 @@ class FeatureGrid:
 class _ParametersOp(dr.CustomOp):
     """Returns a bundle of features and derivatives as it is, and adds its derivative with respect to the parameters."""
 
-    def eval(  # type: ignore[override]
-        self, made: Any, data: Any, coordinates: list, tangents: list, values: list
-    ) -> list:
+    def eval(self, made: Any, data: Any, coordinates: list, tangents: list, values: list) -> list:  # type: ignore[override]
         self.grid: FeatureGrid
         self.counts: Sequence[int]
         self.grid, self.counts = made()

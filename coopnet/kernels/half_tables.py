@@ -17,12 +17,16 @@ from ..jit.scopes import inside_call
 from ..jit.unpacked import Hidden
 
 
-def read(table: Any, index: Any, active: Any, count: int) -> list:
-    """Rows ``index`` of ``table``, ``count`` entries each, in single precision; zeros where not ``active``."""
+def read(table: Any, index: Any, active: Any, count: int, where: str) -> list:
+    """Rows ``index`` of ``table``, ``count`` entries each, in single precision; zeros where not ``active``.
+
+    Raises ``RuntimeError``, whose message begins with ``where``, in the backward pass of a call, or of ``dr.backward``
+    within the loop or conditional.
+    """
     if inside_call(type(table)):
-        return dr.custom(_NoSums, _rows(table, index, active, count))
+        return dr.custom(_NoSums, where, _rows(table, index, active, count))
     _ = table * 1  # an ordinary operation, by which Dr.Jit records that the scope depends on the table
-    return dr.custom(_Read, Hidden(table), table, index, active, count, deferred_buffer(table).buffer)
+    return dr.custom(_Read, Hidden((table, where)), table, index, active, count, deferred_buffer(table).buffer)
 
 
 def _rows(table: Any, index: Any, active: Any, count: int) -> list:
@@ -36,18 +40,18 @@ class _Read(dr.CustomOp):
     def eval(  # type: ignore[override]
         self, hidden: Hidden, table: Any, index: Any, active: Any, count: int, buffer: Any
     ) -> list:
-        self.table, self.where, self.count = hidden.value, (index, active), count
+        (self.table, self.where), self.rows, self.count = hidden.value, (index, active), count
         return _rows(table, index, active, count)
 
     def forward(self) -> None:
-        self.set_grad_out(_rows(self.grad_in("table"), *self.where, self.count))
+        self.set_grad_out(_rows(self.grad_in("table"), *self.rows, self.count))
 
     def backward(self) -> None:
         deferred = deferred_buffer(self.table)
         if not deferred.waits():
-            _refuse()
+            _refuse(self.where)
         sums = deferred.once("table", lambda: _ScopeSums(self.table)).sums
-        dr.scatter_reduce(dr.ReduceOp.Add, sums, nested_type(type(sums))(self.grad_out()), *self.where)
+        dr.scatter_reduce(dr.ReduceOp.Add, sums, nested_type(type(sums))(self.grad_out()), *self.rows)
 
     def name(self) -> str:
         return "coopnet: rows of a half-precision table"
@@ -65,22 +69,23 @@ class _ScopeSums:
 class _NoSums(dr.CustomOp):
     """Returns values as they are, and refuses their gradients."""
 
-    def eval(self, values: list) -> list:  # type: ignore[override]
+    def eval(self, where: str, values: list) -> list:  # type: ignore[override]
+        self.where = where
         return values
 
     def forward(self) -> None:
         self.set_grad_out(self.grad_in("values"))
 
     def backward(self) -> None:
-        _refuse()
+        _refuse(self.where)
 
     def name(self) -> str:
         return "coopnet: values of a half-precision table"
 
 
-def _refuse() -> None:
+def _refuse(where: str) -> None:
     raise RuntimeError(
-        "Inside a symbolic call, or by dr.backward() inside a symbolic loop or conditional, the gradient of a "
-        "half-precision table or grid would add up in half precision, whose sums stall; give precision='single', "
-        "evaluate outside, differentiate outside the loop, or call dr.disable_grad() for the table's 'data'."
+        f"{where}: inside a symbolic call, or by dr.backward() inside a symbolic loop or conditional, the gradient of "
+        "'data' with precision='half' would add up in half precision, whose sums stall; give precision='single', "
+        "evaluate outside, differentiate outside the loop, or call dr.disable_grad() for 'data'."
     )

@@ -44,7 +44,7 @@ def lookup(data: Any, index: Any, active: Any, leaf: type, ordered: bool) -> lis
         return dr.custom(_LookupOp, _Settings(data.shape, leaf, ordered), flat, index, active)
     if not dr.is_half_v(flat):
         return _read(flat, data.shape[1], index, active, leaf)
-    return [leaf(v) for v in half_tables.read(flat, index, active, data.shape[1])]
+    return [leaf(v) for v in half_tables.read(flat, index, active, data.shape[1], "Embedding")]
 
 
 def _read(flat: Any, width: int, index: Any, active: Any, leaf: type) -> list:
@@ -62,9 +62,7 @@ class _Settings:
 class _LookupOp(dr.CustomOp):
     """Looks up rows. The backward pass sums their gradients by row."""
 
-    def eval(  # type: ignore[override]
-        self, settings: _Settings, data: Any, index: Any, active: Any
-    ) -> list:
+    def eval(self, settings: _Settings, data: Any, index: Any, active: Any) -> list:  # type: ignore[override]
         self.settings, self.table, self.index, self.active = settings, type(data), index, active
         return _read(data, settings.shape[1], index, active, settings.leaf)
 

@@ -199,7 +199,7 @@ def test_copies(backend):
     for other in (
         copy.deepcopy(field),
         pickle.loads(pickle.dumps(field)),
-        field.build(backend),
+        field.build(backend, seed=1),
         cn.to(field, backend, precision="half"),
     ):
         assert other.bounds == BOX

@@ -147,9 +147,9 @@ def test_values_with_gradients_are_not_kept():
 LEAVES = """
 import mitsuba as mi
 mi.set_variant({variant!r})
-import sys
+import importlib, sys
 sys.path.insert(0, {here!r})
-t = __import__("test_memo")
+t = importlib.import_module("test_memo")
 world = t.scene(t.textures())
 t.rendered(world)
 print("rendered")

@@ -370,7 +370,7 @@ def test_what_symbolic_code_cannot_do(ns):
     y = dr.switch(ids % 2, [lambda x: layer(x)[0], lambda x: layer(x)[1]], ids)
     with pytest.raises(RuntimeError) as caught:
         dr.backward(y)
-    assert "Inside a symbolic call" in f"{caught.value}{caught.value.__cause__}"
+    assert "Embedding: inside a symbolic call" in f"{caught.value}{caught.value.__cause__}"
 
     def inside(i, y):
         with dr.isolate_grad():
