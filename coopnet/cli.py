@@ -25,6 +25,7 @@ from .commands.errors import DONE, EXIT_CODES, FAILED, INTERRUPTED, USAGE, Stopp
 from .commands.export import export
 from .commands.fit import fit
 from .commands.info import info
+from .commands.mesh import mesh
 from .commands.render import render
 from .commands.uncertainty import uncertainty
 from .training.interrupts import caused_by_interrupt
@@ -36,7 +37,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for function in (info, fit, render, uncertainty, bench, convert, export):
+for function in (info, fit, render, mesh, uncertainty, bench, convert, export):
     app.command(epilog=EXIT_CODES)(function)
 
 

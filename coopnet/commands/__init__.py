@@ -4,6 +4,7 @@
 :mod:`.info`         describe the installation, or a checkpoint
 :mod:`.fit`          learn an image or a mesh
 :mod:`.render`       draw a checkpoint
+:mod:`.mesh`         the surface of a checkpoint as a mesh
 :mod:`.uncertainty`  draw its uncertainty
 :mod:`.bench`        measure
 :mod:`.convert`      tiny-cuda-nn's files as a checkpoint

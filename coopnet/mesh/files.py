@@ -1,4 +1,4 @@
-"""Mesh files, scaled into the unit cube."""
+"""Mesh files: reading them into the unit cube, and writing them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import ensure
-from ..io.files import file_name
+from ..checks import check_type, ensure
+from ..io.files import atomic_write, file_name
 
 MARGIN = 0.1  #: of the unit cube, on either side of the longest side of a mesh
+WRITTEN = (".ply", ".obj", ".stl")  #: suffixes of the formats that are written
 
 
 @dataclass(frozen=True)
 class Mesh:
-    """Triangles in the unit cube.
+    """Triangles, in the coordinates of a field.
 
     Args:
-        vertices: float64 array ``(n, 3)``, whose bounding box has a longest side of 0.8 and the centre
-            (1/2, 1/2, 1/2).
+        vertices: float64 array ``(n, 3)``. After :func:`load`, their bounding box has a longest side of 0.8 and the
+            centre (1/2, 1/2, 1/2).
         faces: int64 array ``(m, 3)`` of numbers of vertices.
         watertight: do the triangles enclose a solid, without holes? Their corners are then in an order that points
             outwards, whatever that of the file is.
@@ -54,7 +55,7 @@ def load(path: str | os.PathLike[str]) -> Mesh:
     path = Path(file_name(path, "mesh.load"))
     ensure(not path.is_dir(), f"{str(path)!r} is a directory; a mesh file is needed.", IsADirectoryError)
     ensure(path.exists(), f"there is no file {str(path)!r}.", FileNotFoundError)
-    library = _trimesh()
+    library = trimesh()
     open(path, "rb").close()  # raises PermissionError, naming the path
     try:
         # nothing but this file is read: no textures, no materials
@@ -90,7 +91,30 @@ def load(path: str | os.PathLike[str]) -> Mesh:
     return Mesh(corners, np.asarray(faces, np.int64), tight, (x, y, z), scale)
 
 
-def _trimesh() -> Any:
+def save(path: str | os.PathLike[str], mesh: Mesh) -> None:
+    r"""Write a mesh as PLY, OBJ or STL, by the suffix of ``path``; an existing file is replaced in one step.
+
+    A vertex :math:`p` is written as :math:`centre + (p - 1/2) \, scale`, as it was in the file that :func:`load` read.
+
+    Raises:
+        TypeError, ValueError: ``mesh`` is no :class:`Mesh`, or has no triangle; another suffix.
+        OSError: the file cannot be written.
+        ImportError: the package trimesh is missing.
+
+    >>> mesh.save("copy.ply", mesh.load("cube.obj"))
+    """
+    where = "mesh.save"
+    check_type(where, "mesh", mesh, Mesh, "a mesh of coopnet.mesh.load() or extract()")
+    suffix = Path(file_name(path, where)).suffix.lower()
+    known = f"{where}: path is {os.fspath(path)!r}; its suffix must be one of {', '.join(WRITTEN)}."
+    ensure(suffix in WRITTEN, known)
+    ensure(len(mesh.faces), f"{where}: the mesh has no triangle.")
+    corners = np.add(mesh.centre, (np.asarray(mesh.vertices, float) - 0.5) * mesh.scale)
+    whole = trimesh().Trimesh(corners, mesh.faces, process=False)
+    atomic_write(path, lambda temporary: whole.export(temporary, file_type=suffix[1:]))
+
+
+def trimesh() -> Any:
     try:
         import trimesh
     except ImportError:
@@ -102,5 +126,7 @@ def libigl() -> Any:
     try:
         import igl
     except ImportError:
-        raise ImportError("Distances to meshes need the package libigl; run pip install 'coopnet[mesh]'.") from None
+        raise ImportError(
+            "Distances to meshes and their surfaces need the package libigl; run pip install 'coopnet[mesh]'."
+        ) from None
     return igl

@@ -27,7 +27,7 @@ def test_script(script):
 
 @bash
 @pytest.mark.parametrize("typed, expected", [
-    ("coopnet ", ["bench", "convert", "export", "fit", "info", "render", "uncertainty"]),
+    ("coopnet ", ["bench", "convert", "export", "fit", "info", "mesh", "render", "uncertainty"]),
     ("coopnet fit --enc", ["--encoding"]), ("coopnet fit --encoding ha", ["hashgrid"]),
 ])  # fmt: skip
 def test_bash_completes(script, tmp_path, typed, expected):

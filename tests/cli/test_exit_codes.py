@@ -9,7 +9,7 @@ pytest.importorskip("typer")
 from coopnet import cli
 from coopnet.commands import errors
 
-COMMANDS = ["info", "fit", "render", "uncertainty", "bench", "convert"]
+COMMANDS = ["info", "fit", "render", "mesh", "uncertainty", "bench", "convert", "export"]
 
 
 @pytest.mark.parametrize("arguments", [[], *([name] for name in COMMANDS)])

@@ -517,7 +517,8 @@ def _valid(ns: ModuleType, backend: str) -> dict[str, dict[str, Any]]:
         "image training_pixels": {"count": 9, "fraction": 0.5, "seed": 1}, "mesh load": {"path": "mesh.obj"},
         "mesh render": {"field": sdf, "width": 4, "height": 6}, "mesh draw_samples": {"mesh": solid, "count": 8},
         "mesh fit_mesh": {"mesh": solid, "directory": "learned", "points": 1000} | small,
-        "mesh load_surface": {"path": "file.safetensors"},
+        "mesh load_surface": {"path": "file.safetensors"}, "mesh save": {"path": "copy.ply", "mesh": solid},
+        "mesh extract": {"field": sdf, "resolution": 6},
     }  # fmt: skip
 
 
