@@ -10,13 +10,13 @@ import drjit as dr
 import drjit.nn as drnn
 import numpy as np
 
-from .checks import check_lanes, check_mask, check_type, ensure
+from .checks import check_lanes, check_mask, ensure
 from .context import Context
 from .jit import kinds
 from .jit.half import widened
 from .jit.lanes import Gate, only
 from .jit.scopes import symbolic
-from .random.key import Key, draws
+from .random.key import check_key, draws
 
 _notes = Context("notes")
 
@@ -53,7 +53,7 @@ class Call:
             turned = kind == kinds.TENSOR and kinds.samples(p, kind) == in_features
             hint = "; the shape of a tensor is (coordinates, samples)" if turned else ""
             raise ValueError(f"{where}: p has {coordinates} coordinates, but the field takes {in_features}{hint}.")
-        check_type(where, "key", key, Key | None, "a coopnet.Key or None")
+        check_key(where, key)
         self.kind, self.leaf, self.single = kind, leaf, dr.float32_array_t(leaf)
         self.key = None if key is None else key.traced(dr.uint32_array_t(leaf))
         self.active = None  # for all lanes

@@ -66,15 +66,10 @@ def jacobian(
         backwards = input_gradient(ops, kinds.UnpackedVector(map(work, features)), key)
         if backwards is not None:
             y, gradient = backwards[0], widened(backwards[1], dr.float32_array_t(work))
-            return y, [[v] for v in gradient] if encoding is None else [[_dot(gradient, t)] for t in dfeatures]
+            if encoding is not None:
+                gradient = [dr.dot(kinds.nested(gradient), kinds.nested(t)) for t in dfeatures]
+            return y, [[v] for v in gradient]
     return _through(network, features, dfeatures, work, key)
-
-
-def _dot(a: list, b: list) -> Any:
-    total = a[0] * b[0]
-    for u, v in zip(a[1:], b[1:], strict=True):
-        total = dr.fma(u, v, total)
-    return total
 
 
 def encoded(encoding: Any, parts: list, tangents: list, key: Key | None) -> tuple[list, list[list]]:

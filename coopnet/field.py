@@ -338,8 +338,7 @@ class NeuralField(Module):
         steps = check_int("NeuralField.explain", "steps", steps, 0, MAX_ENTRIES, "an int from 0 on")
         ops = [op for segment in segments([self.network]) for op in segment.ops or []]
         backend = self._backend.name.lower()
-        itemsize = 2 if self.precision == "half" and backend == "cuda" else 4
-        return explain(ops, backend, batch, frozen, fit, steps, itemsize)
+        return explain(ops, backend, batch, frozen, fit, steps)
 
     def audit(self, p: Any, key: Key | None = None) -> Audit:
         """Compare every layer in working precision with the float64 reference, on the batch ``p``.

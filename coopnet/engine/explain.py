@@ -14,6 +14,7 @@ from .lane_sums import lane_bytes
 from .memory import bytes_per_sample, chunk_size, outputs_per_sample
 from .ops import Op
 from .products import library
+from .row_vectors import spilled
 from .situation import Network, here
 from .strategies import GRADIENTS, choose
 
@@ -52,10 +53,10 @@ class Explanation:
 
 
 def explain(
-    ops: Sequence[Op], backend: str, samples: int, frozen: bool, fit: bool, steps: int, itemsize: int
+    ops: Sequence[Op], backend: str, samples: int, frozen: bool, fit: bool, steps: int
 ) -> Explanation:  # fmt: skip
     """Explain the gradient of ``ops`` over ``samples`` samples, in one of ``steps`` steps of :func:`coopnet.fit` if
-    ``fit``; ``itemsize`` is the bytes of a spilled number.
+    ``fit``.
     """
     leaf = namespace(backend).Float
     caller = frozen and fit and library(dr.backend_v(leaf))
@@ -64,6 +65,7 @@ def explain(
     path = "banks" if strategy in ("loop banks", "loop sums") else strategy
     memory, chunks, banks = 0, 1, 1
     if path in ("spill", "store") and s.network.layers:
+        itemsize = dr.itemsize_v(spilled(type(s.network.buffers[0])))
         chunk = chunk_size(ops, samples, itemsize)
         outputs = outputs_per_sample(ops, itemsize, s) if path == "store" else 0
         sample = bytes_per_sample(ops, itemsize) + outputs

@@ -17,7 +17,7 @@ from ..io import architecture
 from ..jit.native.core import cuda_device, cuda_stream
 from ..jit.scopes import check_outside
 from ..nn.parameters import parameters
-from ..random.key import Key
+from ..random.key import Key, check_key
 from ..uncertainty import draws
 from .calls import Calls
 from .program import Modes, Point, Program
@@ -158,7 +158,7 @@ class Module(torch.nn.Module):
 
     def _check(self, x: Any, key: Any, home: torch.device) -> None:
         check_type(_WHERE, "x", x, torch.Tensor, "a tensor")
-        check_type(_WHERE, "key", key, Key | None, "a coopnet.Key or None")
+        check_key(_WHERE, key)
         if not x.is_floating_point():
             raise TypeError(f"{_WHERE}: x holds {x.dtype}; a floating point type is needed.")
         if x.device != home:

@@ -13,6 +13,7 @@ from typing import Any
 
 import drjit as dr
 
+from ..jit.half import largest
 from ..jit.kinds import nested_type
 
 
@@ -34,10 +35,14 @@ def add(sums: Any, scaled: Sequence[Any], index: Any, active: Any = True) -> Non
     dr.scatter_reduce(dr.ReduceOp.Add, sums, packet, index, active, mode)
 
 
-def broken(values: Sequence[Any]) -> Any:
-    """1 if any entry of ``values`` is not finite, otherwise 0."""
-    total: Any = sum(values)
-    return dr.max(dr.select(dr.isfinite(total), type(total)(0), type(total)(1)))
+def bound(values: Sequence[Any]) -> Any:
+    """The largest of the absolute ``values``. Infinite where one is not finite, as a maximum would skip NaN."""
+    return largest([dr.select(dr.isfinite(v), dr.abs(v), dr.inf) for v in values])
+
+
+def broken(most: Any) -> Any:
+    """1 if ``most``, a maximum of :func:`bound`, shows that a number is not finite, otherwise 0."""
+    return dr.select(dr.isfinite(most), type(most)(0), type(most)(1))
 
 
 def finish(sums: Any, s: Any, broken: Any) -> Any:

@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 
 import drjit as dr
 
-from ..jit.half import largest
 from ..jit.kinds import flat, nested_type, split
 from ..jit.masks import present
 from ..jit.scopes import symbolic
+from ..jit.unpacked import Hidden
 from . import fixed_point, half_tables
 from .atomic_sums import SAMPLES, AtomicSums, copies
 
@@ -136,9 +136,8 @@ class FeatureGrid:
             return self.interpolate(self.data, coordinates, tangents)
         op = _FixedPointOp if ordered else _AtomicsOp
         bundle = self.interpolate(dr.detach(self.data), coordinates, tangents)
-        # the lambda keeps Dr.Jit from traversing the grid as an argument
         inputs = dr.detach(coordinates), [dr.detach(tangent) for tangent in tangents]
-        return split(dr.custom(op, lambda: (self, counts), self.data, *inputs, flat(bundle)), len(bundle))
+        return split(dr.custom(op, Hidden((self, counts)), self.data, *inputs, flat(bundle)), len(bundle))
 
     @property
     def grids(self) -> int:
@@ -269,10 +268,10 @@ class FeatureGrid:
 class _ParametersOp(dr.CustomOp):
     """Returns a bundle of features and derivatives as it is, and adds its derivative with respect to the parameters."""
 
-    def eval(self, made: Any, data: Any, coordinates: list, tangents: list, values: list) -> list:  # type: ignore[override]
+    def eval(self, made: Hidden, data: Any, coordinates: list, tangents: list, values: list) -> list:  # type: ignore[override]
         self.grid: FeatureGrid
         self.counts: Sequence[int]
-        self.grid, self.counts = made()
+        self.grid, self.counts = made.value
         self.coordinates, self.tangents = coordinates, tangents
         return values
 
@@ -341,10 +340,11 @@ class _FixedPointOp(_ParametersOp):
         grid, n, single = self.grid, self.grid.n_features, self.grid.dtype
         lanes = self._lanes(cotangents)
         if not self.tangents:  # weights are at most 1
-            bound = _bound(cotangents[0])
+            bound = fixed_point.bound(cotangents[0])
             dr.eval(bound, lanes)  # in one kernel: reducing either evaluates it, with all that it depends on
             largest_bound = dr.max(bound)
-            return [fixed_point.scale(largest_bound, self._terms(lanes))] * len(grid.levels), _broken(largest_bound)
+            scale = fixed_point.scale(largest_bound, self._terms(lanes))
+            return [scale] * len(grid.levels), fixed_point.broken(largest_bound)
         # derivatives of weights are at most the level's steepest slope times the tangent
         lengths = [sum((dr.abs(v) for v in tangent), single(0)) for tangent in self.tangents]
         bounds = []
@@ -353,10 +353,11 @@ class _FixedPointOp(_ParametersOp):
             bound = sizes[0]
             for size, length in zip(sizes[1:], lengths, strict=True):
                 bound += size * (length * grid.steepest(level))
-            bounds.append(_bound([bound]))
+            bounds.append(fixed_point.bound([bound]))
         dr.eval(bounds, lanes)
         largest_bound, terms = [dr.max(v) for v in bounds], self._terms(lanes)
-        return [fixed_point.scale(v, terms) for v in largest_bound], sum((_broken(v) for v in largest_bound), single(0))
+        broken = sum(map(fixed_point.broken, largest_bound), single(0))
+        return [fixed_point.scale(v, terms) for v in largest_bound], broken
 
     def _lanes(self, cotangents: list[list]) -> Any:
         """An array with an entry for every lane."""
@@ -367,13 +368,3 @@ class _FixedPointOp(_ParametersOp):
     def _terms(self, lanes: Any) -> Any:
         """Most terms of a sum."""
         return self.grid.dtype(dr.opaque_width(lanes)) * self.grid.vertices
-
-
-def _bound(values: list) -> Any:
-    """The largest of the absolute ``values``. Infinite where one is not finite, as a maximum would skip NaN."""
-    return largest([dr.select(dr.isfinite(v), dr.abs(v), dr.inf) for v in values])
-
-
-def _broken(most: Any) -> Any:
-    """1 if a maximum of :func:`_bound` shows that a value is not finite."""
-    return dr.select(dr.isfinite(most), type(most)(0), type(most)(1))

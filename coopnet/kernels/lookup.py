@@ -8,6 +8,7 @@ import drjit as dr
 
 from ..jit.kinds import nested_type
 from ..jit.scopes import symbolic
+from ..jit.unpacked import Hidden
 from . import half_tables
 from .segment_sum import sum_rows
 
@@ -41,7 +42,7 @@ def lookup(data: Any, index: Any, active: Any, leaf: type, ordered: bool) -> lis
     if not dr.grad_enabled(flat):
         return _read(flat, data.shape[1], index, active, leaf)
     if not symbolic():
-        return dr.custom(_LookupOp, _Settings(data.shape, leaf, ordered), flat, index, active)
+        return dr.custom(_LookupOp, Hidden((data.shape, leaf, ordered)), flat, index, active)
     if not dr.is_half_v(flat):
         return _read(flat, data.shape[1], index, active, leaf)
     return [leaf(v) for v in half_tables.read(flat, index, active, data.shape[1], "Embedding")]
@@ -52,30 +53,23 @@ def _read(flat: Any, width: int, index: Any, active: Any, leaf: type) -> list:
     return [leaf(v) for v in rows]
 
 
-class _Settings:
-    """Arguments of :class:`_LookupOp` that Dr.Jit does not traverse."""
-
-    def __init__(self, shape: tuple[int, int], leaf: type, ordered: bool):
-        self.shape, self.leaf, self.ordered = shape, leaf, ordered
-
-
 class _LookupOp(dr.CustomOp):
     """Looks up rows. The backward pass sums their gradients by row."""
 
-    def eval(self, settings: _Settings, data: Any, index: Any, active: Any) -> list:  # type: ignore[override]
-        self.settings, self.table, self.index, self.active = settings, type(data), index, active
-        return _read(data, settings.shape[1], index, active, settings.leaf)
+    def eval(self, settings: Hidden, data: Any, index: Any, active: Any) -> list:  # type: ignore[override]
+        self.shape, self.leaf, self.ordered = settings.value
+        self.table, self.index, self.active = type(data), index, active
+        return _read(data, self.shape[1], index, active, self.leaf)
 
     def forward(self) -> None:
-        width, leaf = self.settings.shape[1], self.settings.leaf
-        self.set_grad_out(_read(self.grad_in("data"), width, self.index, self.active, leaf))
+        self.set_grad_out(_read(self.grad_in("data"), self.shape[1], self.index, self.active, self.leaf))
 
     def backward(self) -> None:
-        count, width = self.settings.shape
+        count, width = self.shape
         double = dr.type_v(self.table) == dr.VarType.Float64
         wide = dr.float64_array_t(self.table) if double else dr.float32_array_t(self.table)
         dy = [wide(v) for v in self.grad_out()]
-        if self.settings.ordered:
+        if self.ordered:
             sums = sum_rows(dy, dr.select(self.active, self.index, count), count)
         else:
             sums = dr.zeros(wide, count * width)

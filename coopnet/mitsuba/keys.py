@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..checks import check_type, ensure
-from ..random.key import Key
+from ..checks import ensure
+from ..random.key import Key, check_key
 
 
 def check_paths(key: Key | None, paths: int, where: str) -> None:
@@ -25,7 +25,7 @@ def _get(self: Any) -> Key | None:
 
 
 def _set(self: Any, key: Any) -> None:
-    check_type(type(self).__name__, "key", key, Key | None, "a coopnet.Key or None")
+    check_key(type(self).__name__, key)
     self._key = key
 
 

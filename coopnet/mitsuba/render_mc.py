@@ -15,6 +15,7 @@ from ..jit.collection import no_collection
 from ..jit.turns import TURNS
 from ..random.key import Key
 from ..uncertainty import draws, has_dropout, warn_unseen
+from ..uncertainty.mc_dropout import evaluated_passes
 from . import call_targets, variants
 
 _WHERE = "render_mc"
@@ -119,15 +120,12 @@ def render_mc(
     key.index = dr.opaque(mi.UInt32, 0) if key.index is None else key.index
     first, frozen = key.step * dr.opaque(mi.UInt32, samples), dr.freeze(render)
     others = call_targets.pointers()
-    mean = spread = mi.TensorXf(0)
+
+    def draw(i: int) -> Any:
+        return frozen(scene, integrator, key.fold_in(first + dr.opaque(mi.UInt32, i)), others)
+
     with TURNS, no_collection():
-        for i in range(samples):
-            image = frozen(scene, integrator, key.fold_in(first + dr.opaque(mi.UInt32, i)), others)
-            delta = image - mean
-            mean = mean + delta / dr.opaque(mi.Float, i + 1)
-            spread = dr.fma(delta, image - mean, spread)
-            dr.eval(mean, spread)
-    return mean, dr.sqrt(spread / dr.opaque(mi.Float, samples))
+        return evaluated_passes(draw, samples, mi.Float)
 
 
 @contextmanager

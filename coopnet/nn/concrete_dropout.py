@@ -18,7 +18,7 @@ from ..jit.lanes import live, only
 from ..jit.scopes import symbolic
 from ..jit.unpacked import Unpacked
 from ..random.draws import decisions
-from ..random.key import Key
+from ..random.key import Key, check_key
 from ..random.law import Law
 from .dropout import Dropout
 from .module import Module
@@ -133,7 +133,7 @@ class ConcreteDropout(Dropout):
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
         kind, leaf = kinds.kind(x, "ConcreteDropout")
         kinds.require_float(leaf, "ConcreteDropout")
-        check_type("ConcreteDropout", "key", key, (Key, type(None)), "a coopnet.Key or None")
+        check_key("ConcreteDropout", key)
         if key is None or not self.relaxed or kind == kinds.NUMPY:
             return self.law.apply(x, key)
         parts, samples = kinds.rows(x, kind), kinds.samples(x, kind)

@@ -16,7 +16,7 @@ from ..kernels.grid import FeatureGrid, Level
 from ..random.key import Key
 from .activations import Identity
 from .drawn import Drawn
-from .encoding import Encoding
+from .encoding import Encoding, in_unit
 from .module import Module, contained
 from .parameters import ParameterArray
 
@@ -68,8 +68,7 @@ class Displaced(Drawn, Encoding):
         return self.encoding.width(size)
 
     def _in_unit(self, size: int) -> list[int]:
-        inner = self.encoding._in_unit(size) if isinstance(self.encoding, Encoding) else []
-        return sorted({*range(len(self.sides)), *inner})
+        return sorted({*range(len(self.sides)), *in_unit(self.encoding, size)})
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
         self._check_key(key)

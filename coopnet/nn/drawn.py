@@ -14,7 +14,7 @@ from ..jit import kinds
 from ..jit.half import widened
 from ..jit.unpacked import Unpacked
 from ..kernels.drawn_grid import DrawnFeatureGrid
-from ..random.key import Key
+from ..random.key import Key, check_key
 from ..random.normal import of_parameters
 from .arguments import arguments, block
 from .encoding import Encoding
@@ -32,7 +32,7 @@ class Drawn(Module):
         return block(self, (f"{name}={value!r}" for name, value in arguments(self).items()))
 
     def _check_key(self, key: Any) -> None:
-        check_type(type(self).__name__, "key", key, (Key, type(None)), "a coopnet.Key or None")
+        check_key(type(self).__name__, key)
 
 
 class DrawnGrid(Drawn, Encoding):
@@ -136,11 +136,7 @@ class DrawnLinear(Drawn, Module):
     def spread(self, x: Any) -> Any:
         r"""The standard deviation :math:`s \lVert F \tilde x \rVert` of each output."""
         u = self.factor(x)
-        parts = widened(list(u), dr.float32_array_t(u.type))
-        total = dr.square(parts[0])
-        for v in parts[1:]:
-            total = dr.fma(v, v, total)
-        return dr.sqrt(total) * self.scale
+        return dr.norm(kinds.nested(widened(list(u), dr.float32_array_t(u.type)))) * self.scale
 
     def _jvp(self, layer: Any, x: Any, tangents: list) -> tuple[Any, list]:
         return layer.jvp(x, tangents) if tangents else (layer(x), [])
@@ -159,13 +155,11 @@ class DrawnLinear(Drawn, Module):
     def _added(self, y: Any, u: Any, numbers: list[list]) -> Any:
         """``y`` plus the product of the numbers and ``u``, times :attr:`scale`, computed in single precision."""
         leaf, single = y.type, dr.float32_array_t(y.type)
-        parts, result = widened(list(u), single), []
-        for value, row in zip(widened(list(y), single), numbers, strict=True):
-            total = row[0] * parts[0]
-            for z, v in zip(row[1:], parts[1:], strict=True):
-                total = dr.fma(z, v, total)
-            result.append(leaf(dr.fma(total, self.scale, value)))
-        return drnn.CoopVec(result)
+        parts = kinds.nested(widened(list(u), single))
+        drawn = [dr.dot(kinds.nested(row), parts) for row in numbers]
+        return drnn.CoopVec([
+            leaf(dr.fma(v, self.scale, value)) for v, value in zip(drawn, widened(list(y), single), strict=True)
+        ])  # fmt: skip
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:  # type: ignore[override]
         ensure(self.linear is not None, "DrawnLinear: there is no linear layer; call DrawnLinear(linear).")

@@ -6,11 +6,10 @@ from typing import Any
 
 import drjit as dr
 
-from ..checks import check_flag, check_int, check_positive, check_type, ensure
+from ..checks import check_flag, check_int, check_positive, ensure
 from ..jit import kinds
-from ..jit.unpacked import Constant
 from ..random.draws import decisions
-from ..random.key import Key
+from ..random.key import Key, check_key
 from .dropout import Dropout
 from .lattice import Lattice
 from .tangents import linear_jvp
@@ -45,10 +44,7 @@ class DropLevels(Dropout):
     >>> field = cn.NeuralField(cn.HashGrid(2, n_levels=8), network).build()
     """
 
-    DRJIT_STRUCT = {
-        "rate": object, "bits": int, "stream": int, "rounds": int, "expansion": Constant, "first": int,
-        "per_sample": bool, "n_features_per_level": int,
-    }  # fmt: skip
+    DRJIT_STRUCT = Dropout.DRJIT_STRUCT | {"first": int, "per_sample": bool, "n_features_per_level": int}
 
     def __init__(
         self,
@@ -70,7 +66,7 @@ class DropLevels(Dropout):
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
         where = "DropLevels"
         kind, leaf = kinds.in_kernels(x, where)
-        check_type(where, "key", key, (Key, type(None)), "a coopnet.Key or None")
+        check_key(where, key)
         if key is None or not self.active():
             return x
         each, width = self.n_features_per_level, kinds.features(x, kind)

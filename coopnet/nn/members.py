@@ -13,7 +13,7 @@ from ..checks import check_type, ensure
 from ..jit.half import widened
 from ..jit.kinds import UnpackedVector
 from ..random.key import Key
-from .encoding import Encoding
+from .encoding import Encoding, in_unit
 from .sequential import apply
 from .tangents import check_bundle
 
@@ -46,7 +46,7 @@ class Members(Encoding):
         return self.outputs
 
     def _in_unit(self, size: int) -> list[int]:
-        return sorted({i for e in self.encodings if isinstance(e, Encoding) for i in e._in_unit(size)})
+        return sorted({i for e in self.encodings for i in in_unit(e, size)})
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
         self._check(x)

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import drjit.nn as drnn
 
-from ..checks import check_type, shown
+from ..checks import shown
 from ..checks.sizes import check_layers
 from ..engine import Affine, evaluate, fused
 from ..jit.kinds import UnpackedVector, packed
 from ..jit.literals import varying
-from ..random.key import Key
+from ..random.key import Key, check_key
 from .activations import Activation
 from .arguments import block
 from .dropout import Dropout
@@ -29,12 +29,12 @@ class Composed(Module):
     """Base of layers that consist of others, one after the other or side by side; :func:`apply` evaluates them."""
 
     def __call__(self, x: Any, key: Key | None = None) -> Any:  # type: ignore[override]
-        check_type("Sequential", "key", key, Key | None, "a coopnet.Key or None")
+        check_key(type(self).__name__, key)
         return apply([self], [x], key)[0]
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
         check_bundle(self, x, tangents)
-        check_type("Sequential", "key", key, Key | None, "a coopnet.Key or None")
+        check_key(type(self).__name__, key)
         y, *dys = apply([self], [x, *tangents], key)
         return y, dys
 

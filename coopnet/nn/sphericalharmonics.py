@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import sys
 from typing import Any
 
 import drjit as dr
 
 from ..checks import check_int
+from ..jit.kinds import vector_type
 from .arguments import fields
 from .encoding import Encoding
 
@@ -53,8 +53,7 @@ class SphericalHarmonics(Encoding):
 
     def _features(self, coordinates: list) -> list:
         leaf = type(coordinates[0])
-        suffix = "f64" if dr.itemsize_v(leaf) == 8 else "f"
-        v = getattr(sys.modules[leaf.__module__], "Array3" + suffix)([dr.fma(c, 2, -1) for c in coordinates])
+        v = vector_type(leaf, 3)([dr.fma(c, 2, -1) for c in coordinates])
         _, *rest = dr.sh_eval(v, self.degree - 1)
         # the first is a constant; tensors need an entry for every sample
         return [dr.full(leaf, 0.5 / math.sqrt(math.pi), dr.width(v)), *rest]

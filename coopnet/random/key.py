@@ -8,7 +8,7 @@ from typing import Any
 import drjit as dr
 import numpy as np
 
-from ..checks import check_backend, ensure
+from ..checks import check_backend, check_type, ensure
 from ..jit.kernel_parameters import kernel_parameter
 from ..jit.scopes import frozen, inside_call
 from .counter_words import check_sizes, halves, key_part
@@ -150,3 +150,8 @@ def _traced(value: Any, tp: type) -> Any:
         ensure(not frozen(), _NUMPY)
         return tp(value)
     return kernel_parameter(tp, value)
+
+
+def check_key(where: str, key: Any) -> None:
+    """Raise ``TypeError`` unless ``key`` is a :class:`Key` or ``None``."""
+    check_type(where, "key", key, Key | None, "a coopnet.Key or None")

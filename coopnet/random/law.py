@@ -13,12 +13,12 @@ from typing import Any
 import drjit as dr
 import numpy as np
 
-from ..checks import check, check_backend, check_type, check_unsigned, ensure, plain, shown, shown_typed
+from ..checks import check, check_backend, check_unsigned, ensure, plain, shown, shown_typed
 from ..jit import kinds
 from ..jit.kernel_parameters import kept
 from . import draws
 from .expansion import Expansion, multiply
-from .key import Key
+from .key import Key, check_key
 
 BITS = (8, 16, 32)
 #: Rounds of the generator: its authors' recommendation, and the fewest that pass BigCrush (Salmon et al. 2011).
@@ -86,7 +86,7 @@ class Law:
         kinds.require_float(leaf, self.where)
         if self.scheduled:  # for arrays and vectors, it may differ from sample to sample
             self.check_entries(kinds.samples(x, kind) if kind in (kinds.ARRAYS, kinds.COOPVEC) else 1)
-        check_type(self.where, "key", key, (Key, type(None)), "a coopnet.Key or None")
+        check_key(self.where, key)
         if key is None or not self.drops:
             return x
         law = self.traced(leaf)

@@ -15,7 +15,7 @@ from ..field import NeuralField
 from ..jit.kernel_parameters import kept
 from ..jit.scopes import suspended, symbolic
 from ..nn import Module
-from ..random.key import Key
+from ..random.key import Key, check_key
 from .arguments import Rays
 from .march_loop import Marcher
 from .march_replay import march_replay
@@ -143,7 +143,7 @@ def ray_march(
     """
     where = "ray_march"
     steps = check_int(where, "steps", steps, 1, MAX_STEPS)
-    check_type(where, "key", key, Key | None, "a coopnet.Key or None")
+    check_key(where, key)
     check_flag(where, "jitter", jitter)
     check_choice(where, "dropout", dropout, MASKS)
     check_choice(where, "mode", mode, MODES)

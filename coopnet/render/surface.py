@@ -12,7 +12,7 @@ from ..derivatives import numerical_gradient
 from ..field import NeuralField
 from ..jit import kinds
 from ..jit.lanes import only
-from ..random.key import Key
+from ..random.key import Key, check_key
 
 
 class Surface:
@@ -27,7 +27,7 @@ class Surface:
 
     def __init__(self, sdf: Any, key: Key | None, point: type, h: float, where: str):
         check_type(where, "sdf", sdf, Callable, "a NeuralField or a function p -> Float")
-        check_type(where, "key", key, Key | None, "a coopnet.Key or None")
+        check_key(where, key)
         self.sdf, self.point, self.leaf, self.h, self.where = sdf, point, dr.leaf_t(point), h, where
         self.is_field = isinstance(sdf, NeuralField)
         self.is_half = self.is_field and sdf.precision == "half"

@@ -16,7 +16,6 @@ from ..field import NeuralField
 from ..jit import kinds
 from ..jit.batch_size import pin_batch_size, summed
 from ..jit.captures import Captures
-from ..jit.half import largest
 from ..jit.scopes import frozen, symbolic
 from ..jit.unpacked import Unpacked
 from ..kernels import fixed_point
@@ -224,8 +223,8 @@ def _entry_sums(layer: Displaced, unit: list, rows: list[list], n: int) -> Any:
     squares = [sum((dr.square(row[k]) for row in rows[1:]), dr.square(rows[0][k])) for k in range(axes)]
     squares = [v + dr.zeros(single, width) for v in squares]
     # at most n terms of at most `steps` derivatives each, all of which may be as large as the largest
-    scale = fixed_point.scale(dr.max(largest(squares)) * steps**2, dr.opaque(single, n))
-    broken = fixed_point.broken(squares)
+    most = dr.max(fixed_point.bound(squares))
+    scale, broken = fixed_point.scale(most * steps**2, dr.opaque(single, n)), fixed_point.broken(most)
     rows = [[v + dr.zeros(single, width) for v in row] for row in rows]
     dr.eval(scale, broken, unit, rows)
     sums = dr.zeros(dr.int64_array_t(single), layer.vertices * axes)

@@ -15,7 +15,7 @@ from ..bounds import to_unit
 from ..checks import check, check_above, check_int, check_type, ensure
 from ..field import NeuralField
 from ..jit.collection import no_collection
-from ..jit.half import largest, widened
+from ..jit.half import widened
 from ..jit.kinds import nested
 from ..jit.turns import TURNS
 from ..kernels import fixed_point
@@ -261,9 +261,8 @@ def _entry_sums(part: GridPart, unit: list, squares: list) -> Any:
     grid = part.layer.grid.grid.value
     n, single = grid.n_features, grid.dtype
     terms = single(dr.opaque_width(squares[0])) * grid.vertices
-    peak = largest(squares)
-    scale = fixed_point.scale(dr.max(peak), terms)
-    broken = fixed_point.broken(squares)
+    most = dr.max(fixed_point.bound(squares))
+    scale, broken = fixed_point.scale(most, terms), fixed_point.broken(most)
     dr.eval(scale, broken)
     sums = dr.zeros(dr.int64_array_t(single), dr.width(grid.data))
     for level, weight, index in part.walk(unit):

@@ -87,7 +87,7 @@ def mc_dropout(field: Any, x: Any, key: Key, samples: int) -> tuple[Any, Any]:
     first = key.step * count
     if kind == kinds.TENSOR:
         if not isinstance(field, NeuralField):
-            return _passes(lambda i: field(x, key.fold_in(first + dr.opaque(uint32, i))), samples, leaf)
+            return evaluated_passes(lambda i: field(x, key.fold_in(first + dr.opaque(uint32, i))), samples, leaf)
         # row by row, because a loop cannot make a tensor of arrays, which would take memory
         mean, deviation = mc_dropout(field, [row.array for row in x], key, samples)
         tensor = dr.tensor_t(type(mean[0]))
@@ -161,7 +161,7 @@ def _with_gradient(evaluate: Any, count: Any, mean: list, deviation: list) -> tu
     return tuple([dr.replace_grad(a, b) for a, b in zip(*pair, strict=True)] for pair in pairs)  # type: ignore[return-value]
 
 
-def _passes(evaluate: Any, samples: int, leaf: type) -> tuple[Any, Any]:
+def evaluated_passes(evaluate: Any, samples: int, leaf: type) -> tuple[Any, Any]:
     """Moments of a function that cannot run in a loop, one evaluated pass after the other."""
     f32 = dr.float32_array_t(leaf)
     mean, spread = [f32(0)], [f32(0)]

@@ -30,6 +30,7 @@ from coopnet.engine import (
     memory,
     ops,
     products,
+    row_vectors,
     spill,
     stacking,
     stall,
@@ -746,16 +747,13 @@ def test_directions_that_fit_into_registers():
 
 
 @pytest.mark.parametrize("precision", ["half", "single"])
-def test_sizes_of_numbers_in_the_explanation(monkeypatch, precision):
+def test_sizes_of_numbers_in_the_explanation(precision):
     """Spilled vectors are in half precision on CUDA, in single precision on CPUs whatever the network's is."""
     network = cn.NeuralField(None, cn.MLP(2, 1, width=8, depth=1)).build("llvm", precision)
-    asked = []
-    monkeypatch.setattr(field, "explain", lambda ops, *rest: asked.append(rest))
-    network.explain(100)
-    with as_cuda(field):
-        network.explain(200, False)
-    cuda = 2 if precision == "half" else 4
-    assert asked == [("llvm", 100, True, True, 0, 4), ("cuda", 200, False, True, 0, cuda)]
+    single, half = 4 * (2 + 8 + 8 + 1), 2 * (8 + 8 + 8 + 8)  # inputs and outputs of both layers; halves are padded
+    assert network.explain(100).memory == 100 * single
+    with as_cuda(row_vectors):
+        assert network.explain(100).memory == 100 * (half if precision == "half" else single)
 
 
 def test_precisions_of_cuda(monkeypatch, llvm):

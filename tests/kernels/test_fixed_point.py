@@ -44,3 +44,10 @@ def test_sums(ns, width, own):
         np.testing.assert_array_equal(*totals)
     finally:
         dr.set_expand_threshold(threshold)
+
+
+def test_what_is_broken(ns):
+    """A number that is not finite, and not a sum of finite ones that would be."""
+    for values, bad in (([3e38, 3e38], False), ([1, np.inf], True), ([np.nan, 1], True), ([-np.inf, 1], True)):
+        most = dr.max(fixed_point.bound([ns.Float(values), ns.Float(3e38)]))
+        assert (fixed_point.broken(most)[0] != 0) == bad, values

@@ -58,13 +58,13 @@ class Browser:
         from playwright.sync_api import sync_playwright
 
         self.playwright = sync_playwright().start()
-        self.browser = self.playwright.chromium.launch(executable_path=_chromium(), args=FLAGS)
+        self.browser = self.playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
 
     @staticmethod
     def missing() -> str:
         if importlib.util.find_spec("playwright") is None:
             return "playwright is not installed (make test-export)"
-        return "" if _chromium() else "there is no chromium"
+        return "" if chromium() else "there is no chromium"
 
     def open(
         self,
@@ -133,5 +133,5 @@ class Page:
         return np.asarray(Image.open(io.BytesIO(raw)).convert("RGB")).astype(np.float32) / 255
 
 
-def _chromium() -> str | None:
+def chromium() -> str | None:
     return next((p for p in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if p), None)

@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from .pages import chromium
+
 GROUP = 32
 LAVAPIPE = Path("/usr/share/vulkan/icd.d/lvp_icd.x86_64.json")
 
@@ -167,7 +169,7 @@ class Chromium:
 
         self.playwright = sync_playwright().start()
         options = ["--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader", "--enable-features=Vulkan"]
-        self.browser = self.playwright.chromium.launch(executable_path=_browser(), args=[*options, "--no-sandbox"])
+        self.browser = self.playwright.chromium.launch(executable_path=chromium(), args=[*options, "--no-sandbox"])
         self.page = self.browser.new_page()
         self.directory = tempfile.TemporaryDirectory()
         page = Path(self.directory.name) / "page.html"  # WebGPU needs a page of its own
@@ -178,7 +180,7 @@ class Chromium:
     def missing() -> str:
         if importlib.util.find_spec("playwright") is None:
             return "playwright is not installed (make test-export)"
-        return "" if _browser() else "there is no chromium"
+        return "" if chromium() else "there is no chromium"
 
     def run(self, source: str, calls: Calls, weights: Any, x: np.ndarray, key: Any = None) -> list:
         import base64
@@ -193,10 +195,6 @@ class Chromium:
         self.browser.close()
         self.playwright.stop()
         self.directory.cleanup()
-
-
-def _browser() -> str | None:
-    return next((p for p in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if p), None)
 
 
 # ---- Slang -------------------------------------------------------------------------------------------------

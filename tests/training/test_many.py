@@ -562,6 +562,9 @@ def test_errors_say_which_job(backend, ns):
         many([*make_fields(backend)[:2], 3], batch)
     with pytest.raises(TypeError, match=r"^fit_many: job 0: fit: batch\(\) returned a int"):
         many(make_fields(backend), lambda key, job: 3)
+    for bad in (dict(lr=-1.0), dict(weight_decay=-1), dict(loss="nope"), dict(multipliers={"q": 1})):
+        with pytest.raises(ValueError, match=r"^fit_many: job 0: fit: "):
+            many(make_fields(backend), batch, **bad)
     for together, jobs in ((1, "job 0"), (3, "jobs 0 to 1")):  # 5 jobs in groups of at most 3
         with pytest.raises(ValueError, match=rf"^fit_many: {jobs}: fit: lr\(2\) is -1"):
             many(make_fields(backend), batch, together=together, lr=lambda step: 1.0 if step < 2 else -1.0)

@@ -194,11 +194,8 @@ class SceneDecoders:
             key: of the dropout masks, with an explicit index; both directions see the same masks.
             wavelengths: those of the path, in spectral variants.
         """
-
-        def body(decoder: Any, code: list, wi: Any, pair: list, key: Any, wavelengths: Any) -> list:
-            return self._values(decoder, code, wi, pair, key, wavelengths)
-
-        return self._each(self.decoders, number, body, _black(), code, wi, pair, key, wavelengths, derivative=False)
+        more = code, wi, pair, key, wavelengths
+        return self._each(self.decoders, number, self._values, _black(), *more, derivative=False)
 
     def _values(self, decoder: Any, code: list, wi: Any, pair: list, key: Any, wavelengths: Any) -> list:
         colors = [decoder.evaluate(code, wi, wo, key) for wo in pair]

@@ -113,12 +113,15 @@ def fit_many(
     steps, seed = _check(fields, batch, steps, seed, optimizer, together, progress)
     check_every("fit_many", checkpoint_every)
     folder = Directory(directory, len(fields))
-    options = Options(loss, objective, None, weight_decay, clip_norm, multipliers, None, loss_scale)
-    arguments.check_options(fields[0], options)
-    jobs = Jobs(fields, batch, steps, seed, optimizer, options, folder, checkpoint_every)
-    first = jobs.step(0)
+    options = Options(
+        loss=loss, objective=objective, weight_decay=weight_decay, clip_norm=clip_norm, multipliers=multipliers,
+        loss_scale=loss_scale,
+    )  # fmt: skip
     with errors_of(0, 0):
-        samples, _, outside = arguments.trace_first_batch(first, Key(seed))
+        arguments.check_options(fields[0], options)
+        rate = arguments.rate(optimizer.lr if lr is None else lr)
+        jobs = Jobs(fields, batch, steps, seed, optimizer, options, folder, checkpoint_every)
+        samples, _, outside = arguments.trace_first_batch(jobs.step(0), Key(seed))
     if outside:
         warn(f"job 0: {outside}")
     size = _together(together, jobs, samples)
@@ -128,7 +131,6 @@ def fit_many(
     count = -(-len(fields) // size)
     groups = [range(i * len(fields) // count, (i + 1) * len(fields) // count) for i in range(count)][rank::world]
     bar = Bar(sum(map(len, groups)), steps, progress and rank == 0)
-    rate = arguments.rate(optimizer.lr if lr is None else lr)
     try:
         jobs.train(groups, samples, rate, bar)
     finally:
