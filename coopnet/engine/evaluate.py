@@ -19,7 +19,7 @@ from .activation_cache import ActivationCache
 from .banks import BankOp
 from .inner_loss import InnerLossOp, loss_of
 from .lane_sums import LaneSumOp
-from .loop_banks import ScopeOp
+from .loop_banks import LoopBankOp, LoopSumOp
 from .multipliers import for_backward, with_multipliers
 from .network_op import NetworkOp, Plan, evaluate_in_kernel
 from .ops import Bundle, Op, Tape, pullback
@@ -30,7 +30,16 @@ from .stack import evaluate as evaluate_stacked
 from .stack import stacked
 from .stall import warn_stall
 from .store import StoreOp, evaluate_between_kernels, input_gradient_from_rows
-from .strategies import EVALUATION, GRADIENTS, INPUT_GRADIENTS, TANGENTS, choose, tangents_at_a_time
+from .strategies import (
+    EVALUATION,
+    GRADIENTS,
+    INPUT_GRADIENTS,
+    LOSSES,
+    TANGENTS,
+    StepLoss,
+    choose,
+    tangents_at_a_time,
+)
 
 
 def evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
@@ -92,9 +101,9 @@ def _differentiable(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
     """Evaluate a network as a custom operation of Dr.Jit."""
     if key is not None and plan.situation.network.dropout:
         check_samples(key, dr.width(flat(x)))  # Dr.Jit would hide an error within a custom operation
-    loss, operation = loss_of(plan.ops), OPERATIONS[plan.strategy]
-    if loss is not None and plan.strategy == "banks":
-        # The call that fills banks evaluates the network again. With the loss in it, one evaluation is enough.
+    operation, loss = OPERATIONS[plan.strategy], loss_of(plan.ops)
+    where, _ = choose(LOSSES, StepLoss(loss is not None, plan.strategy))
+    if loss is not None and where == "the call for banks":
         operation, plan.loss, loss.taken = InnerLossOp, loss, True
     return plan.split(dr.custom(operation, plan, plan.buffers, flat(x), key, *operation.more_inputs(plan)))
 
@@ -104,8 +113,8 @@ OPERATIONS: dict[str, type[NetworkOp]] = {
     "lane sums": LaneSumOp,
     "store": StoreOp,
     "banks": BankOp,
-    "loop banks": ScopeOp,
-    "loop sums": ScopeOp,
+    "loop banks": LoopBankOp,
+    "loop sums": LoopSumOp,
     "kernel, forward and back": NetworkOp,
 }
 

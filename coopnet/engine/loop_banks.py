@@ -93,9 +93,8 @@ def collecting(banks: LoopBanks) -> Iterator[None]:
         banks.finish()
 
 
-class ScopeOp(BankOp):
-    """:class:`BankOp` inside a symbolic loop or conditional: with several banks for the strategy "loop banks", with one
-    for "loop sums". They are summed when the scope is left.
+class LoopSumOp(BankOp):
+    """:class:`BankOp` inside a symbolic loop or conditional, with one bank, which is summed when the scope is left.
 
     ``later`` are the :class:`Deferred` buffers of those ``buffers`` that need gradients. They receive the gradient.
     Tangents come from ``buffers``: in Dr.Jit's forward mode, a loop depends on these only.
@@ -110,18 +109,19 @@ class ScopeOp(BankOp):
         return [later]
 
     def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None, later: list) -> list:  # type: ignore[override]
-        if plan.strategy == "loop sums":
-            return super().eval(plan, buffers, xs, key)
-        self.plan, self.buffers, self.xs, self.key = plan, buffers, xs, key
-        self.ops = rebase(plan.ops, plan.buffers, buffers)
-        # A call has registers of its own and costs little. Inlined in a long loop, above all one that traces rays, the
-        # network's vectors would be spilled by OptiX.
-        return self.called(dr.uint32_array_t(type(xs[0]))(0), [self.ops])
+        return super().eval(plan, buffers, xs, key)
+
+    def count(self, samples: int) -> int:
+        """Number of banks, if they are summed at the end of the scope."""
+        return 1
+
+    def context(self) -> LoopBanks | None:
+        """The context that may take the banks, if ``dr.backward`` is called in the scope."""
+        return None
 
     def pull_back(self, dys: list, samples: int) -> tuple[list, list | None]:
         deferred = {i: deferred_buffer(b) for i, b in enumerate(self.plan.buffers) if dr.grad_enabled(b)}
-        several = self.plan.strategy == "loop banks"
-        waits, context = all(d.waits() for d in deferred.values()), innermost() if several else None
+        waits, context = all(d.waits() for d in deferred.values()), self.context()
         collected = not waits and context is not None and context.takes(self.plan.buffers)
         where, _ = choose(SCOPES, GradientScope(waits, collected))
         if where == "one buffer":
@@ -130,7 +130,7 @@ class ScopeOp(BankOp):
             tape = self.plan.evaluate(self.plan.ops, only(live(dys), self.xs), self.key)
             return self.plan.pullback(tape, dys, self.key, Affine.add_outer), None
         if where == "end of scope":
-            count = banks_in_scope(samples, self.plan.vectors) if several else 1
+            count = self.count(samples)
             shared: dict[int, Callable] = {i: d.once for i, d in deferred.items()}
         else:
             assert context is not None
@@ -143,3 +143,20 @@ class ScopeOp(BankOp):
             # All uses of the network in the scope share banks. Those of buffers without gradient are not read.
             sets.append(shared[i]((count, apart), make) if i in shared else make())
         return self._fill(sets, count, self.xs, dys, self._key_args(samples)), None
+
+
+class LoopBankOp(LoopSumOp):
+    """The same with several banks, for GPUs."""
+
+    def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None, later: list) -> list:  # type: ignore[override]
+        self.plan, self.buffers, self.xs, self.key = plan, buffers, xs, key
+        self.ops = rebase(plan.ops, plan.buffers, buffers)
+        # A call has registers of its own and costs little. Inlined in a long loop, above all one that traces rays, the
+        # network's vectors would be spilled by OptiX.
+        return self.called(dr.uint32_array_t(type(xs[0]))(0), [self.ops])
+
+    def count(self, samples: int) -> int:
+        return banks_in_scope(samples, self.plan.vectors)
+
+    def context(self) -> LoopBanks | None:
+        return innermost()

@@ -458,6 +458,26 @@ LIBRARIES = (
     Row("BLAS", _always, "the fastest on the CPU, in double precision"),
 )
 
+# ---- Where is the loss of a step computed? --------------------------------------------------------------------------
+
+
+class StepLoss(NamedTuple):
+    """The loss of a training step."""
+
+    #: Does it follow from each sample's outputs and targets alone, and is it known before the network is evaluated?
+    known: bool
+    #: The strategy of weight gradients.
+    gradients: str
+
+
+LOSSES = (
+    Row(
+        "the call for banks", lambda s: s.known and s.gradients == "banks",
+        "the call evaluates the network again; with the loss in it, one evaluation is enough",
+    ),
+    Row("behind the network", _always, "nothing evaluates the network again, or the loss depends on more"),
+)  # fmt: skip
+
 # ---- Where is the batch of a step computed, if its loss is computed inside the call that fills banks? ---------------
 
 
@@ -508,6 +528,7 @@ CHAPTERS = {
         "How are weight gradients computed?": GRADIENTS,
         "Where are gradients summed in a symbolic loop or conditional?": SCOPES,
         "Which library multiplies matrices over samples?": LIBRARIES,
+        "Where is the loss of a training step computed?": LOSSES,
         "Where is the batch computed, if its loss is computed inside the call that fills banks?": BATCHES,
     },
     "How a layer multiplies": {

@@ -30,6 +30,7 @@ from coopnet.engine.strategies import (
     GRADIENTS,
     INPUT_GRADIENTS,
     LIBRARIES,
+    LOSSES,
     MATRICES,
     OFFERS,
     SCOPES,
@@ -39,6 +40,7 @@ from coopnet.engine.strategies import (
     Matrix,
     Products,
     StepBatch,
+    StepLoss,
     caller_multiplies,
     choose,
     wide,
@@ -684,6 +686,8 @@ def everything(question, lanes):
     elif table is LIBRARIES:
         for backend, frozen, by_caller, found in itertools.product((CUDA, LLVM), *[flags] * 3):
             yield Products(backend, frozen, by_caller, found)
+    elif table is LOSSES:
+        yield from itertools.starmap(StepLoss, itertools.product(flags, OPERATIONS))
     elif table is BATCHES:
         yield from itertools.starmap(StepBatch, itertools.product(*[flags] * 2))
     elif table is TANGENTS:
