@@ -219,7 +219,9 @@ def concrete_penalty(net: Module, samples: int, *, length: float = 1e-4, noise: 
         + \frac{2 K_l}{N} \big(p_l \log p_l + (1 - p_l) \log(1 - p_l)\big)
 
     over the dropouts :math:`l`. :math:`A_l` is the matrix of the linear layer after dropout :math:`l`, and :math:`K_l`
-    its number of inputs. The constants are the paper's, for the loss :math:`\sum_o (y_o - t_o)^2 / s^2` of each sample.
+    its number of inputs. If several layers read the dropped units, :math:`A_l` are all of their matrices, and
+    :math:`K_l` is the smallest number of inputs. The constants are the paper's, for the loss
+    :math:`\sum_o (y_o - t_o)^2 / s^2` of each sample.
     With :math:`O` outputs, the loss ``"l2"`` is :math:`s^2 / O` times that, so give :math:`s / \sqrt{O}` as ``noise``.
     For ``"gaussian_nll"`` with one target, give :math:`1 / \sqrt 2`.
 
@@ -263,7 +265,8 @@ def concrete_penalty(net: Module, samples: int, *, length: float = 1e-4, noise: 
         weights = squares * (1 + dr.exp(logit)) * (length**2 / n)
         p = 1 / (1 + dr.exp(-logit))
         entropy = p * dr.log(dr.maximum(p, 1e-30)) + (1 - p) * dr.log(dr.maximum(1 - p, 1e-30))
-        total = total + weights + entropy * (2 * matrix.shape[1] / n)
+        units = min(matrices[id(linear)].shape[1] for linear in behind)  # others read more than the dropped units
+        total = total + weights + entropy * (2 * units / n)
     return total * noise**2
 
 

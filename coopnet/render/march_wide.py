@@ -29,10 +29,10 @@ def march_wide(marcher: Marcher, rays: SampledRays) -> Sums:
     occupied = None if marcher.occupancy is None else _occupied(marcher, rays.gather(sample % n), sample // n)
     if occupied is not None and not frozen():
         where = sample = dr.compress(occupied)
-        if dr.width(where) == 0:
-            zero = dr.zeros(rays.float32, n)
-            return [zero, zero, zero, zero, zero + 1]
         occupied = None
+        if dr.width(where) == 0:  # one masked sample: gradients of zero can be taken
+            where = sample = dr.zeros(rays.uint32)
+            occupied = dr.opaque(dr.mask_t(sample), False)
     here, i = rays.gather(sample % n), sample // n
     t = here.distance(i)
     active = here.alive if occupied is None else occupied

@@ -26,6 +26,7 @@ other parts of a run
 :mod:`.state`           checkpoints from which it can be resumed
 :mod:`.divergence`      detects that training has diverged
 :mod:`.box_check`       detects samples outside of the box of the encoding
+:mod:`.batch_check`     detects draws that repeat each other, and batches that Python changes
 :mod:`.memory`          its memory, counted before it starts
 :mod:`.progress`        progress bars
 :mod:`.trees`           arrays in PyTrees

@@ -31,10 +31,11 @@ from ..jit.reads import reads
 from ..jit.scopes import check_outside, only_traced
 from ..nn.parameters import parameters
 from ..random.key import Key
-from . import box_check
+from . import batch_check, box_check
 from .average import EMA, check_averaged
 from .losses import check_densities, components, loss_function, outputs_for
 from .recording import CURE
+from .sampling import noting_draws
 from .schedules import is_of_steps_alone, of_steps_alone
 from .step import Options, Step
 
@@ -105,19 +106,21 @@ def _check_penalty(penalty: Callable, field: NeuralField) -> None:
     ensure(valid, f"fit: penalty returned a {kind}; a Dr.Jit array of width 1 is needed.", TypeError)
 
 
-def trace_first_batch(step: Step, key: Key) -> tuple[int, Any, str]:
+def trace_first_batch(step: Step, key: Key) -> tuple[int, Any, list[str]]:
     """Trace a batch without evaluating it, so that errors in it are raised before anything runs.
 
-    Returns the number of losses, the batch, and a warning or nothing. Only coordinates are evaluated, of fields that
-    need them in a box.
+    Returns the number of losses, the batch, and warnings. Evaluated are only the coordinates of fields that need them
+    in a box, and a batch that is traced differently a second time.
     """
     name = "loss" if step.objective is None else "objective"
+    key = key.traced(step.uint32)
     with dr.suspend_grad(), only_traced(True):
-        drawn = _recordable("batch", lambda: step.draw(key))
+        drawn, draws = _recordable("batch", lambda: _noted(lambda: step.draw(key)))
+        again = step.draw(key)
         if step.objective is None:
             _check_batch(step.field, drawn, step.loss)
         with noting() as notes:
-            losses = _recordable(name, lambda: step.evaluate(drawn, key))
+            losses, more = _recordable(name, lambda: _noted(lambda: step.evaluate(drawn, key)))
     flat = isinstance(losses, dr.ArrayBase) and not dr.is_tensor_v(losses) and dr.depth_v(losses) == 1
     valid = flat and dr.type_v(losses) in _FLOATS
     needed = "an array in single or double precision with the loss of each sample is needed"
@@ -125,7 +128,18 @@ def trace_first_batch(step: Step, key: Key) -> tuple[int, Any, str]:
     ensure(dr.width(losses), f"fit: {name} returned no losses; the loss of each sample is needed.")
     ensure(not is_literal(losses), f"fit: {name} returned a constant; a loss that depends on the field is needed.")
     with dr.suspend_grad():
-        return dr.width(losses), drawn, box_check.message(step.field, notes)
+        found = (
+            box_check.message(step.field, notes),
+            batch_check.repeated(draws + more),
+            batch_check.changed(drawn, again),
+        )
+    return dr.width(losses), drawn, [message for message in found if message]
+
+
+def _noted(code: Callable[[], T]) -> tuple[T, list]:
+    """The result of ``code``, and the random numbers that it draws."""
+    with noting_draws() as draws:
+        return code(), draws
 
 
 def _recordable(name: str, code: Callable[[], T]) -> T:

@@ -175,7 +175,7 @@ def fit(
         arguments.check_options(field, options)
         what = field, optimizer, batch, options
         step = Step(*what) if group is None else SharedStep(*what, replicas)
-        losses, drawn, outside = arguments.trace_first_batch(step, Key(seed))
+        losses, drawn, found = arguments.trace_first_batch(step, Key(seed))
         check_memory(field, optimizer, options, samples=losses, best=patience is not None)
         if isinstance(step, SharedStep):
             step.divide(losses)
@@ -189,7 +189,7 @@ def fit(
     replicas.agree("the start", lambda: facts(run, measure, rate))
     compare_batches(replicas, step, drawn)
     del drawn
-    for message in (outside, without_best):
+    for message in (*found, without_best):
         if message and replicas.leads:
             warn(message)
     step.runs = steps - run.result.steps

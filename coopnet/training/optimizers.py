@@ -139,21 +139,21 @@ class Extended(Extension):
         return (*gathering, *((value * dr.opaque(flat, 1), uint32(0)) if self.lookahead else (None, None)))
 
     def _move(self, value: Any, grad: Any, own: Any, memory: Any, step: Callable[[Any], tuple[Any, Any]]) -> tuple:
-        mean, gathered, slow, moves = own
+        total, gathered, slow, moves = own
         if self.accumulate > 1:
-            mean, gathered = mean + grad / self.accumulate, gathered + 1
-            grad = mean
+            total, gathered = total + grad, gathered + 1
+            grad = total / type(grad)(gathered)  # a resumed run may wait for another number
         new, new_memory = step(grad)
         if self.accumulate > 1:
             wait = gathered < self.accumulate
             new, new_memory = dr.select(wait, value, new), dr.select(wait, memory, new_memory)
-            mean, gathered = dr.select(wait, mean, 0), dr.select(wait, gathered, 0)
+            total, gathered = dr.select(wait, total, 0), dr.select(wait, gathered, 0)
         if self.lookahead:
             moves = moves + (dr.select(wait, 0, 1) if self.accumulate > 1 else 1)
             far = moves >= self.lookahead  # a resumed run may have a smaller number
             slow = dr.select(far, dr.lerp(slow, new, self.alpha), slow)
             new, moves = dr.select(far, slow, new), dr.select(far, 0, moves)
-        return new, (mean, gathered, slow, moves), new_memory
+        return new, (total, gathered, slow, moves), new_memory
 
 
 class Adam(Extended, EntryAdam):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import drjit as dr
@@ -11,9 +12,21 @@ import numpy as np
 
 from ..checks import check, check_int, check_positive, check_type, check_unsigned, ensure, shown
 from ..checks.sizes import MAX_ENTRIES, check_features
+from ..context import Context
 from ..random import streams
 from ..random.key import Key
 from ..random.philox import philox4x32
+
+_draws = Context("draws")
+
+
+@contextmanager
+def noting_draws() -> Iterator[list[tuple[int, tuple]]]:
+    """A block that records draws: it yields a list of their streams and the other words of their counters and keys."""
+    draws: list[tuple[int, tuple]] = []
+    with _draws(draws):
+        yield draws
+
 
 #: Bits of a number in [0, 1): all such multiples of 2^-24 are single-precision numbers.
 BITS = 24
@@ -166,6 +179,8 @@ def _index_and_words(n: int, key: Key, dtype: type, samples: int | None, stream:
     """The numbers of the samples, and the first ``n`` random words of each."""
     width = samples if key.index is None else dr.width(key.index)
     index, step, seed = key.words(dr.uint32_array_t(dtype), width or 1)
+    if (draws := _draws.get()) is not None:
+        draws.append((stream, (index, step, *seed)))
     blocks = (philox4x32((block, index, step, streams.SAMPLES + stream), seed) for block in range(-(-n // 4)))
     return index, [word for words in blocks for word in words][:n]
 

@@ -27,6 +27,8 @@ from .step import Step
 from .trees import mapped, named
 
 _COUNTERS = ("scale_factor", "it", "skipped")
+#: The entry of the progress for the argument ``loss_scale``. Files before version 0.2 have none.
+SCALE = "loss_scale"
 
 
 def check_every(where: str, every: Any) -> None:
@@ -93,6 +95,7 @@ class File(Hook):
         tensors = {name: np.atleast_1d(dr.detach(array).numpy()) for name, array in arrays.items()}
         tensors["losses"] = np.asarray(result.losses, np.float64)
         progress = {"steps": result.steps, "metrics": result.metrics, "best": result.best, "seconds": result.seconds}
+        progress[SCALE] = None if step.loss_scale is None else float(step.loss_scale)
         state = {"run": _identity(step, self.seed), "progress": progress}
         save(self.path, step.field, tensors=tensors, metadata={**(self.metadata or {}), "training": json.dumps(state)})
         self.written = time.monotonic()
@@ -133,9 +136,10 @@ class File(Hook):
         trees = _rebuilt(trees, (arrays[name] for name in flat))
         # all checks are done: a run is resumed completely or not at all
         set_state(step.optimizer, trees["optimizer"])
+        other_scale = step.loss_scale is not None and step.loss_scale != progress[SCALE]
+        del progress[SCALE]
         for name in _COUNTERS:
-            given = name == "scale_factor" and step.loss_scale is not None
-            if name in trees and not given:
+            if name in trees and not (name == "scale_factor" and other_scale):
                 setattr(step.scaler, name, trees[name])
         if step.ema is not None:
             set_averages(step.ema, trees["ema"])
@@ -194,12 +198,15 @@ def _progress(text: Any, identity: dict[str, Any], losses: np.ndarray | None) ->
         be = "are" if name == "parameters" else "is"
         differs = f"its {name} {be} {shown(run[name])}, but this run's {be} {shown(expected)}"
         ensure(same, f"{differs}; another run needs another file.")
-    _check_keys(progress, {"steps", "metrics", "best", "seconds"}, "'progress'")
+    progress = {SCALE: None} | progress if isinstance(progress, dict) else progress
+    _check_keys(progress, {"steps", "metrics", "best", "seconds", SCALE}, "'progress'")
     steps, metrics, best, seconds = (progress[name] for name in ("steps", "metrics", "best", "seconds"))
     _need(type(steps) is int and 0 <= steps < 2**32, "its number of steps", steps, "an int in [0, 2^32)")
     if losses is None or losses.dtype != np.float64 or losses.shape != (steps,):
         shape = "none" if losses is None else f"{losses.dtype} of shape {losses.shape}"
         raise ValueError(f"its losses are {shape}; float64, one for each of {steps} steps, is needed.")
+    scale = progress[SCALE]
+    _need(scale is None or (type(scale) is float and 0 < scale < math.inf), "its loss scale", scale, "a number or null")
     _need(type(seconds) is float and 0 <= seconds < math.inf, "its time", seconds, "a number of seconds")
     pairs: list[Any] = metrics if isinstance(metrics, list) else [None]
     for pair in [*pairs, *([] if best is None else [best])]:

@@ -50,7 +50,7 @@ def rendered(made, on=True):
 
 @pytest.fixture
 def evaluations(monkeypatch):
-    """The fields that are evaluated."""
+    """The fields that are evaluated. Dr.Jit traces calls for all objects that exist, also those of other tests."""
     seen, call = [], cn.NeuralField.__call__
 
     def counted(self, *args, **kwargs):
@@ -67,7 +67,7 @@ def test_one_evaluation_for_each_call(evaluations):
     world = scene(made)
     evaluations.clear()
     symbolic = rendered(world)
-    assert len(evaluations) == 6 and {id(f) for f in evaluations} == {id(t.field) for t in made}
+    assert [sum(f is t.field for f in evaluations) for t in made] == [2, 2, 2]
     tolerance = 1e-6 if mi.variant().startswith("llvm") else 2e-2
     np.testing.assert_allclose(symbolic, rendered(world, on=False), rtol=tolerance, atol=tolerance)
 
@@ -84,7 +84,7 @@ def test_materials_within_others(evaluations):
         })  # fmt: skip
         evaluations.clear()
         symbolic = rendered(world)
-        assert len(evaluations) == 4  # two calls, two materials
+        assert sum(f is texture.field for f in evaluations) == 4  # two calls, two materials
         tolerance = 1e-6 if mi.variant().startswith("llvm") else 2e-2
         np.testing.assert_allclose(symbolic, rendered(world, on=False), rtol=tolerance, atol=tolerance)
         assert symbolic.min() > 0.01

@@ -110,6 +110,14 @@ def test_penalty_agrees_with_the_reference(backend, ns):
         assert found == pytest.approx(slope / (2 * eps), rel=1e-2, abs=1e-4)
 
 
+def test_penalty_of_branches(backend):
+    """The entropy is that of the units that are dropped, also if a layer behind reads others, too."""
+    layers = cn.ConcreteDropout(0.3), cn.Skip(cn.Linear(16, 8)), cn.Linear(24, 1)
+    field = cn.NeuralField(None, cn.Sequential(*layers)).build(backend, seed=1)
+    found = cn.concrete_penalty(field, samples=1000, length=1e-9).numpy()[0]
+    assert found == pytest.approx(2 * 16 / 1000 * (0.3 * np.log(0.3) + 0.7 * np.log(0.7)), rel=1e-5)
+
+
 def test_learned_rates_are_those_of_the_mask_law(backend, ns, tmp_path):
     """Where nobody wants gradients: saved, frozen, in loops, and over masks."""
     pytest.importorskip("safetensors")

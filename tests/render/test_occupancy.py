@@ -183,7 +183,19 @@ def test_wide_batches_hold_occupied_samples_only(ns, backend):
     assert 0 < seen[0] < 0.6 * 200 * 20
     grid.set_density(np.zeros(grid.cells))
     empty = cn.render.ray_march(counted, o, d, 0, 1, 20, mode="wide", occupancy=grid, background=0.25)
-    assert len(seen) == 1 and (empty.color.numpy() == 0.25).all() and (empty.transmittance.numpy() == 1).all()
+    assert seen[1:] == [1] and (empty.color.numpy() == 0.25).all() and (empty.transmittance.numpy() == 1).all()
+
+
+@pytest.mark.parametrize("mode", ["auto", "wide", "loop", "replay"])
+def test_gradients_of_rays_that_all_miss_are_zero(ns, backend, mode):
+    field = cn.NeuralField(None, cn.MLP(3, 4, width=8, depth=1)).build(backend)
+    dr.enable_grad(field["network.weights"])
+    grid = cn.render.OccupancyGrid(4, backend=backend)
+    grid.set_density(np.zeros((4, 4, 4)), threshold=0.5)
+    o, d = ns.Array3f([0.5, 0.2], 0.5, -1), ns.Array3f(0, 0, 1)
+    marched = cn.render.ray_march(field, o, d, 1.0, 2.0, 8, occupancy=grid, background=1, mode=mode)
+    dr.backward(dr.sum(marched.color.x))
+    assert (marched.color.numpy() == 1).all() and (dr.grad(field["network.weights"]).numpy() == 0).all()
 
 
 def test_interval(ns, backend):

@@ -35,7 +35,7 @@ def test_a_step_is_finished_first(ns, backend, tmp_path):
 
         def batch(key, state=state, where=where):
             state.calls += 1
-            if where == "batch" and state.calls == 2:  # the first call only looks at what it returns
+            if where == "batch" and state.calls == 3:  # the first two calls only look at what it returns
                 ctrl_c()
             return draw(key)
 
@@ -91,7 +91,7 @@ def test_a_step_that_is_broken_off_is_not_written(ns, backend, tmp_path):
 
     def batch(key):
         state.calls += 1
-        if state.calls == 2:
+        if state.calls == 3:
             ctrl_c()
             ctrl_c()
         return draw(key)
@@ -187,7 +187,7 @@ def test_the_collector_is_as_before(ns, backend, enabled):
     assert seen == [False] * 3 and gc.isenabled() == enabled
     with pytest.raises(TypeError, match="metric returned None"):
         cn.fit(tiny_field(backend), batch, 3, metric=lambda f: None, metric_every=2, progress=False)
-    assert not any(seen[4:]) and gc.isenabled() == enabled
+    assert not any(seen[5:]) and gc.isenabled() == enabled
 
 
 def test_causes():

@@ -197,7 +197,8 @@ def _right(state, original):
         pairs = [*progress["metrics"], progress["best"]]
         return (
             set(state) == set(original)
-            and set(progress) == set(original["progress"])
+            and set(progress) | {"loss_scale"} == set(original["progress"])  # which older files lack
+            and (progress.get("loss_scale") is None or 0 < progress["loss_scale"] < math.inf)
             and _meaning(state) == _meaning(original)
             and all(type(s) is int and type(v) is float for s, v in pairs)
             and all(a < b <= 30 for a, b in zip([0, *steps], steps, strict=False))
@@ -486,6 +487,20 @@ def test_a_scale_that_is_given_replaces_the_old_one(ns, backend, tmp_path):
         cn.fit(field, batch, 4, loss_scale=2.0**100, **options)
     result = cn.fit(make_field(backend, "half", seed=1), batch, 8, loss_scale=128.0, resume=True, **options)
     assert result.skipped == 4  # of the first run
+
+
+def test_a_scale_that_is_given_again_goes_on(ns, backend, tmp_path):
+    """The first steps have halved it; the others begin with what was left."""
+    batch, path = make_batch(ns), tmp_path / "f.safetensors"
+    options = dict(loss_scale=2**26, lr=1e-2, progress=False)
+    whole, part, rest = (make_field(backend, "half", seed=1) for _ in range(3))
+    once = cn.fit(whole, batch, 40, **options)
+    cn.fit(part, batch, 20, checkpoint=path, **options)
+    result = cn.fit(rest, batch, 40, checkpoint=path, resume=True, **options)
+    assert result.skipped == once.skipped > 0
+    if backend == "llvm":
+        assert result.losses == once.losses
+        assert np.array_equal(rest["network.weights"].numpy(), whole["network.weights"].numpy())
 
 
 def test_patience_that_is_added_later(ns, backend, tmp_path):

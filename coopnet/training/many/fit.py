@@ -121,9 +121,9 @@ def fit_many(
         arguments.check_options(fields[0], options)
         rate = arguments.rate(optimizer.lr if lr is None else lr)
         jobs = Jobs(fields, batch, steps, seed, optimizer, options, folder, checkpoint_every)
-        samples, _, outside = arguments.trace_first_batch(jobs.step(0), Key(seed))
-    if outside:
-        warn(f"job 0: {outside}")
+        samples, _, found = arguments.trace_first_batch(jobs.step(0), Key(seed))
+    for message in found:
+        warn(f"job 0: {message}")
     size = _together(together, jobs, samples)
     with errors_of(0, size - 1):
         check_memory(fields[0], optimizer, options, samples=samples, together=size)
