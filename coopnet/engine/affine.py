@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import drjit as dr
+import drjit.nn as drnn
 
 from ..jit.literals import is_zero
 from ..jit.unpacked import Constant
@@ -80,9 +81,12 @@ class Affine(Op):
         """Add the outer product of ``dy`` and ``x`` to the matrix's gradient and, if ``biased``, ``dy`` to the bias's.
 
         Missing components of ``dy`` and ``x`` are zeros. Dr.Jit has this operation only as the adjoint of a product
-        with the matrix. The value of that is not used.
+        with the matrix. The value of that is not used. The gradient is added up in the type of the matrix.
         """
-        dy = padded(dy, self.weights.shape[0], x.type)
+        leaf = type(self.weights.buffer)
+        if x.type is not leaf:
+            dy, x = (drnn.cast(drnn.CoopVec(list(v)), leaf) for v in (dy, x))
+        dy = padded(dy, self.weights.shape[0], leaf)
         with dr.resume_grad():
             for v in list(self.product(dr.detach(x), biased) * dr.detach(dy)):
                 dr.set_grad(v, 1)

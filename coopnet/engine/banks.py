@@ -36,6 +36,7 @@ from .affine import Affine, Weights, with_bias
 from .chunks import arguments_of, key_from
 from .network_op import NetworkOp, in_use
 from .ops import Op, Tape, Visit, affine, matrices, rebase
+from .row_vectors import spilled
 
 
 def banks_for(samples: int, most: int | None = None, share: int | None = None) -> int:
@@ -196,7 +197,9 @@ class Banks:
     """
 
     def __init__(self, buffer: Any, ops: Sequence[Op], count: int):
-        self.leaf = leaf = type(buffer)
+        self.leaf = type(buffer)
+        #: The type of the sums. On CPUs, one bank takes all samples, of which sums in half precision would stall.
+        self.sums = leaf = spilled(self.leaf)
         self.index = buffer.index
         self.width = width = dr.width(buffer)
         self.apart: dict[int, tuple[Accumulator, int]] = {}
@@ -211,7 +214,7 @@ class Banks:
                     width = start + accumulator.view.size
                 self.apart[own.offset] = (accumulator, start)
         # Only the gradients of banks are read, not their values, so all banks share one array of values.
-        value = dr.opaque(leaf, 0, (width,)) if self.apart else dr.detach(buffer)
+        value = dr.opaque(leaf, 0, (width,)) if self.apart else leaf(dr.detach(buffer))
         self.banks, self.zeros = [leaf(value) for _ in range(count)], list[Any]()
         #: For each bank, whether a cotangent was NaN. On LLVM, Dr.Jit's atomic additions drop NaN.
         self.nans: list[Any] = []
@@ -267,7 +270,7 @@ class Banks:
         entry = dr.arange(dr.uint32_array_t(self.leaf), self.width)
         result = dr.empty(self.leaf, len(self.banks) * self.width)
         for k, gradient in enumerate(self._gradients()):
-            dr.scatter(result, gradient, entry + k * self.width, mode=dr.ReduceMode.Permute)
+            dr.scatter(result, self.leaf(gradient), entry + k * self.width, mode=dr.ReduceMode.Permute)
         dr.eval(result)
         return result
 
@@ -285,7 +288,7 @@ class Banks:
                 inside = (entry >= start) & (entry < start + dr.width(accumulator.origins))
                 origin = dr.gather(type(entry), accumulator.origins, entry - start, inside)
                 place, there = dr.select(inside, offset + origin, place), there & ~(inside & (origin == GAP))
-            return iter([dr.gather(self.leaf, gradient, place, there) for gradient in gradients])
+            return iter([dr.gather(self.sums, gradient, place, there) for gradient in gradients])
 
 
 def separate(op: Affine) -> list[tuple[Any, Accumulator]]:

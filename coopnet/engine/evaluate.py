@@ -87,9 +87,9 @@ def _in_kernel(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
 
 def _by_drjit(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
     """Evaluate a network such that Dr.Jit itself differentiates it, also with constant tangents and cotangents."""
+    if plan.situation.weights and plan.situation.in_call and any(map(dr.is_half_v, plan.buffers)):
+        warn_stall(None)
     if plan.situation.cuda:
-        if plan.situation.weights and plan.situation.in_call:
-            warn_stall(None)
         return evaluate_in_kernel(plan.ops, x, key).y
     xs = flat(x)
     x = [UnpackedVector(v) for v in split(computed(xs, xs), len(x))]

@@ -111,13 +111,20 @@ class LoopSumOp(BankOp):
     def eval(self, plan: Plan, buffers: list, xs: list, key: Key | None, later: list) -> list:  # type: ignore[override]
         return super().eval(plan, buffers, xs, key)
 
-    def count(self, samples: int) -> int:
-        """Number of banks, if they are summed at the end of the scope."""
+    def count(self, samples: int, context: LoopBanks | None = None) -> int:
+        """Number of banks, if they are summed at the end of the scope, or of ``context``."""
         return 1
 
+    @property
+    def stalls(self) -> bool:
+        """Would sums in the buffers themselves stall?"""
+        return any(map(dr.is_half_v, self.buffers))
+
     def context(self) -> LoopBanks | None:
-        """The context that may take the banks, if ``dr.backward`` is called in the scope."""
-        return None
+        """The context that takes the banks, if ``dr.backward`` is called in the scope. In single precision, the buffers
+        themselves can take all sums.
+        """
+        return innermost() if self.stalls else None
 
     def pull_back(self, dys: list, samples: int) -> tuple[list, list | None]:
         deferred = {i: deferred_buffer(b) for i, b in enumerate(self.plan.buffers) if dr.grad_enabled(b)}
@@ -125,7 +132,7 @@ class LoopSumOp(BankOp):
         collected = not waits and context is not None and context.takes(self.plan.buffers)
         where, _ = choose(SCOPES, GradientScope(waits, collected))
         if where == "one buffer":
-            if self.plan.situation.cuda:
+            if self.stalls:
                 warn_stall(samples)
             tape = self.plan.evaluate(self.plan.ops, only(live(dys), self.xs), self.key)
             return self.plan.pullback(tape, dys, self.key, Affine.add_outer), None
@@ -134,7 +141,7 @@ class LoopSumOp(BankOp):
             shared: dict[int, Callable] = {i: d.once for i, d in deferred.items()}
         else:
             assert context is not None
-            count = context.banks or banks_in_scope(samples, self.plan.vectors, limits.BANKS_TURNS)
+            count = self.count(samples, context)
             shared = {i: functools.partial(context.once, self.plan.buffers[i]) for i in deferred}
         apart = tuple(v.offset for op in affine(self.ops) for v, _ in separate(op))
         sets = []
@@ -155,8 +162,10 @@ class LoopBankOp(LoopSumOp):
         # network's vectors would be spilled by OptiX.
         return self.called(dr.uint32_array_t(type(xs[0]))(0), [self.ops])
 
-    def count(self, samples: int) -> int:
-        return banks_in_scope(samples, self.plan.vectors)
+    def count(self, samples: int, context: LoopBanks | None = None) -> int:
+        if context is None:
+            return banks_in_scope(samples, self.plan.vectors)
+        return context.banks or banks_in_scope(samples, self.plan.vectors, limits.BANKS_TURNS)
 
     def context(self) -> LoopBanks | None:
         return innermost()

@@ -230,6 +230,6 @@ def rebase(ops: Sequence[Op], old: Sequence[Any], new: Sequence[Any]) -> list[Op
         if view is None:
             return None
         buffer = next(n for o, n in zip(old, new, strict=True) if o.index == view.buffer.index)
-        return views.changed(view, buffer=buffer)
+        return views.changed(view, buffer=buffer, dtype=dr.type_v(buffer))
 
     return [op.map(lambda layer: layer.moved(move)) for op in ops]

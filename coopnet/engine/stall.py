@@ -18,9 +18,10 @@ def warn_stall(samples: int | None) -> None:
         _warned = True
         many = "" if samples is None else f" over {samples} samples"
         warn(
-            f"A network is differentiated inside a virtual call, or by dr.backward() inside a symbolic loop{many}. On "
-            f"CUDA its weight gradient is accumulated in half precision there, and sums over more than about "
-            f"{limits.STALL_SAMPLES} samples stall: they come out too small. In a loop, enter "
+            f"A network in half precision is differentiated inside a virtual call, or by dr.backward() inside a "
+            f"symbolic loop{many}. Its weight gradient is accumulated in half precision there, and sums over more than "
+            f"about {limits.STALL_SAMPLES} samples stall: they come out too small. In a loop, enter "
             f"coopnet.gradient_banks(field) around it; with Mitsuba, use the integrator neural_path, which evaluates "
-            f"networks outside of calls, or neural_volpath with media of the type neural_medium."
+            f"networks outside of calls, or neural_volpath with media of the type neural_medium; on a CPU, build the "
+            f"field in single precision."
         )

@@ -22,9 +22,9 @@ class Case:
     Smooth, because divergent warps round differently, and at a kink that changes a derivative.
     """
 
-    def __init__(self, ns, backend, samples=3000, bias=True, dropout=0.3):
+    def __init__(self, ns, backend, samples=3000, bias=True, dropout=0.3, half=False):
         self.ns, self.samples = ns, samples
-        self.leaf = ns.Float16 if backend == "cuda" else ns.Float
+        self.leaf = ns.Float16 if half or backend == "cuda" else ns.Float
         tensor = dr.tensor_t(self.leaf)
         net = cn.MLP(4, 2, width=4, depth=2, bias=bias, dropout=dropout, activation="tanh")
         self.net = drnn.pack(net.alloc(tensor, 4, dr.rng(3)), layout="training")
@@ -203,10 +203,8 @@ def test_frozen(ns, backend, path):
 
 def test_large_batches_do_not_stall(ns, backend):
     """Positive activations and gradients of one sign, the worst case for sums in half precision."""
-    if backend != "cuda":
-        pytest.skip("sums are single precision")
-    case = Case(ns, backend, samples=2**18, bias=False, dropout=0)
-    agree(case.gradient(case.loop)[:1], case.known()[:1], backend)
+    case = Case(ns, backend, samples=2**18, bias=False, dropout=0, half=True)
+    agree(case.gradient(case.loop)[:1], case.known()[:1], "cuda")
 
 
 def test_dropped_passes_are_forgotten(ns, backend, monkeypatch):
@@ -224,10 +222,10 @@ def test_dropped_passes_are_forgotten(ns, backend, monkeypatch):
 
 @pytest.mark.usefixtures("as_if_unwarned")
 def test_stall_is_warned_of(ns, backend, set_limits):
+    """Once, and not if sums are in single precision."""
     set_limits(STALL_SAMPLES=100)
-    case = Case(ns, backend, samples=500)
 
-    def run():
+    def run(case):
         def inside(i):
             with dr.isolate_grad():
                 dr.backward(case(i))
@@ -237,12 +235,16 @@ def test_stall_is_warned_of(ns, backend, set_limits):
         dr.enable_grad(case.weights)
         case.loop(inside)
 
-    if backend == "cuda":
-        with pytest.warns(RuntimeWarning, match="half precision"):
-            run()
+    single, half = Case(ns, backend, samples=500), Case(ns, backend, samples=500, half=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        run()  # the second time, and on LLVM, silently
+        if backend == "llvm":
+            run(single)
+    with pytest.warns(RuntimeWarning, match="over 500 samples.*half precision"):
+        run(half)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(half)
 
 
 @pytest.mark.parametrize("path", ["auto", "banks"])
@@ -514,10 +516,8 @@ def test_a_body_that_raises_adds_nothing(ns, backend):
 
 def test_gradient_banks_do_not_stall(ns, backend, recwarn):
     """Positive activations and gradients of one sign, the worst case for sums in half precision."""
-    if backend != "cuda":
-        pytest.skip("sums are single precision")
-    case = Case(ns, backend, samples=2**20, bias=False, dropout=0)
-    agree([gradient_collected(case, path="auto")], case.known()[:1], backend)
+    case = Case(ns, backend, samples=2**20, bias=False, dropout=0, half=True)
+    agree([gradient_collected(case, path="auto")], case.known()[:1], "cuda")
     assert not [w for w in recwarn if issubclass(w.category, RuntimeWarning)]
 
 
