@@ -92,7 +92,14 @@ __all__ = [
 ]  # fmt: skip
 
 
+_LATER = ("image", "mesh", "mitsuba")  # need other packages; Mitsuba takes seconds to import
+
+
 def __getattr__(name: str) -> object:
-    if name in ("image", "mesh", "mitsuba"):  # need other packages; Mitsuba takes seconds to import
+    if name in _LATER:
         return importlib.import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})

@@ -16,7 +16,7 @@ from . import command
 try:
     import typer
 except ImportError:
-    sys.exit('coopnet: error: the command line needs the package typer; run pip install "coopnet[cli]"')
+    sys.exit("coopnet: error: the command line needs the package typer; pip install typer, or coopnet[cli]")
 
 from .commands.arguments import parse_size  # noqa: F401
 from .commands.bench import bench

@@ -369,8 +369,18 @@ class NeuralField(Module):
 
 def check_built(where: str, field: Any, name: str = "field", cure: str = "call field = field.build()") -> None:
     """Raise ``TypeError`` or ``ValueError`` unless ``field``, the argument ``name``, is a built field."""
-    check_type(where, name, field, NeuralField, "a NeuralField")
+    check_type(where, name, field, NeuralField, f"a NeuralField{_hint(field)}")
     ensure(field.precision, f"{where}: {'the field' if name == 'field' else name} is not built yet; {cure}.")
+
+
+def _hint(value: Any) -> str:
+    """What to pass instead of an object that holds a field: a module of PyTorch, a configuration, a decoder."""
+    held = getattr(value, "field", None)
+    if isinstance(held, NeuralField):
+        return f", such as its attribute field{'' if held.precision else '.build()'},"
+    if callable(held):
+        return ", such as the result of its method field(),"
+    return ", such as the result of field()," if getattr(value, "__name__", None) == "field" else ""
 
 
 def storage(backend: Any, precision: str, where: str) -> tuple[type, str]:

@@ -577,9 +577,23 @@ def test_bad_numbers(option, photo, tmp_path, capsys):
 
 
 def test_bad_usage(capsys, photo):
-    fails(capsys, ["fit", photo], 2, "--output")
     fails(capsys, ["fit"], 2, "FILE")
     fails(capsys, ["paint"], 2, "paint")
+
+
+def test_names_that_need_not_be_given(photo, tmp_path, backend, capsys, monkeypatch):
+    """The folder of a fit, the checkpoint in it, and the size of its picture."""
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["fit", str(photo), "--backend", backend, *SMALL]) == 0
+    checkpoint = tmp_path / photo.stem / "field.safetensors"
+    assert checkpoint.is_file()
+    assert cli.main(["render", photo.stem, "-o", "again.png", "--backend", backend]) == 0
+    assert Image.open("again.png").size == Image.open(photo).size
+    capsys.readouterr()
+    for name, *options in (["info"], ["export", "-o", "out", "--to", "numpy"]):
+        assert cli.main([name, photo.stem, *options]) == 0
+    (tmp_path / "empty").mkdir()
+    fails(capsys, ["render", "empty", "-o", "x.png"], 1, "empty")
 
 
 def test_bad_checkpoints(tmp_path, photo, fitted, backend, capsys):
@@ -719,7 +733,7 @@ def batches(*arguments):
     draw = real(*arguments)
     def batch(key):
         calls.append(0)
-        if len(calls) == 2:
+        if len(calls) == 3:  # the first two calls only look at what it returns
             print("in the loop", flush=True)
         return draw(key)
     return batch

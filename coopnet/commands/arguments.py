@@ -16,6 +16,12 @@ from ..random.law import MaskLaw
 MAX_PIXELS = 10**8  #: of a rendered picture, held in memory as a whole
 
 
+def checkpoint_file(path: Path | None) -> Path | None:
+    """The checkpoint ``path``; of a folder of ``coopnet fit``, the one in it."""
+    inside = None if path is None else path / "field.safetensors"
+    return inside if inside is not None and path is not None and path.is_dir() and inside.is_file() else path
+
+
 def drop_probability(p: float | None) -> float | None:
     """``p``, if a dropout can have it."""
     if p is None:

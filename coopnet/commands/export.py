@@ -16,7 +16,10 @@ from .render import VIEW, learned_region
 
 
 def export(
-    checkpoint: Annotated[Path, typer.Argument(metavar="FIELD", help="The checkpoint, such as field.safetensors.")],
+    checkpoint: Annotated[Path, typer.Argument(
+     metavar="FIELD", help="The checkpoint, such as field.safetensors.",
+     callback=args.checkpoint_file,
+ ),],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Where the files go.")],
     to: Annotated[
         Literal["slang", "slang-coopvec", "glsl", "wgsl", "c", "numpy", "html"],

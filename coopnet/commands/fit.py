@@ -42,8 +42,14 @@ def fit(
         typer.Argument(metavar="FILE", help="A picture (PNG, JPEG, TIFF and others) or a mesh (OBJ, PLY, STL)."),
     ],
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="DIR", help="Folder for results; created if missing.")
-    ],
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="DIR",
+            help="Folder for results, created if missing; default FILE's name without its suffix, here.",
+        ),
+    ] = None,
     backend: args.BACKEND = "auto",
     steps: Annotated[
         int | None, typer.Option(help="Training steps; default 500 for images, 1000 for meshes.", min=1, max=2**31)
@@ -100,6 +106,7 @@ def fit(
         "dropout": dropout, "batch": batch, "lr": lr, "seed": seed,
     }  # fmt: skip
     run = {"resume": resume, "progress": not quiet and sys.stderr.isatty()}
+    output = Path(source.stem) if output is None else output
     if not resume:
         checkpoint, pictures = output / "field.safetensors", MESH_PICTURES if mesh else IMAGE_PICTURES
         hint = "--resume its training, choose another --output" if checkpoint.is_file() else "choose another --output"
@@ -171,7 +178,9 @@ def _fit_mesh(source: Path, output: Path, chosen: dict, settings: dict, run: dic
     with about(source):
         mesh = meshes.load(source)
     ensure(
-        find_spec("igl"), "distances to meshes need the package libigl; run pip install 'coopnet[mesh]'.", ImportError
+        find_spec("igl"),
+        "distances to meshes need the package libigl; pip install libigl, or coopnet[mesh].",
+        ImportError,
     )
     _prepare(output, MESH_PICTURES, run["resume"])
     settings["backend"] = backends.require(settings["backend"])

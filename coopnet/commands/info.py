@@ -15,13 +15,17 @@ from ..io import read
 from ..nn.parameters import parameters
 from ..nn.report import Report
 from ..uncertainty import has_dropout
+from . import arguments as args
 from .checkpoints import as_saved, versions
 from .errors import about
 
 
 def info(
     checkpoint: Annotated[
-        Path | None, typer.Argument(metavar="FIELD", help="A checkpoint to describe instead of the machine.")
+        Path | None, typer.Argument(
+     metavar="FIELD", help="A checkpoint to describe instead of the machine.",
+     callback=args.checkpoint_file,
+ ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for bug reports.")] = False,
 ) -> None:  # fmt: skip

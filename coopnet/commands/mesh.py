@@ -16,7 +16,10 @@ from .errors import about, about_options
 
 def mesh(
     checkpoint: Annotated[
-        Path, typer.Argument(metavar="CHECKPOINT", help="Of a signed distance, such as field.safetensors.")
+        Path, typer.Argument(
+     metavar="CHECKPOINT", help="Of a signed distance, such as field.safetensors.",
+     callback=args.checkpoint_file,
+ ),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The PLY, OBJ or STL to write.")],
     resolution: Annotated[

@@ -16,14 +16,23 @@ from . import arguments as args
 from .errors import about, about_options, telling_warnings
 
 VIEW = (30.0, 20.0)
+SIDE = 512  #: of a picture, if neither --size nor the checkpoint says its size
 
 
 def render(
     checkpoint: Annotated[
-        Path, typer.Argument(metavar="CHECKPOINT", help="A checkpoint, such as field.safetensors of coopnet fit.")
+        Path, typer.Argument(
+     metavar="CHECKPOINT", help="A checkpoint, such as field.safetensors of coopnet fit.",
+     callback=args.checkpoint_file,
+ ),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The picture to write.")],
-    size: Annotated[Any, typer.Option(metavar="WxH", help="Its size in pixels.", parser=args.parse_size)],
+    size: Annotated[
+        Any,
+        typer.Option(
+            metavar="WxH", help="Its size in pixels; default the learned image's, or 512x512.", parser=args.parse_size
+        ),
+    ] = None,
     mc_samples: Annotated[
         int | None,
         typer.Option(metavar="K", help="Average K dropout masks; also writes uncertainty.png.", min=2, max=2**24),
@@ -72,7 +81,7 @@ def render(
         problem = "has no dropout, so all evaluations are equal and --mc-samples has no meaning"
         raise ValueError(f"{str(checkpoint)!r} {problem}; fit with --dropout, or render without --mc-samples.")
     args.prepare_directory(output.parent)
-    width, height = size
+    width, height = size or learned_size(noted, SIDE)
     deviation = None
     if surface:
         azimuth, elevation = view or VIEW
@@ -120,3 +129,10 @@ def learned_region(noted: dict) -> tuple[float, float, float, float] | None:
             return left, top, width, height
     learned: list[Any] = [noted.get(side) for side in ("width", "height")]
     return evaluate.box(*learned) if all(is_int(v, 1, 2**32 - 1) for v in learned) else None
+
+
+def learned_size(noted: dict[str, Any], side: int) -> tuple[int, int]:
+    """Width and height of the learned image, from ``noted``, metadata of a checkpoint; else of a square."""
+    learned: list[Any] = [noted.get(name) for name in ("width", "height")]
+    width, height = learned if all(is_int(v, 1, args.MAX_PIXELS) for v in learned) else (side, side)
+    return (width, height) if width * height <= args.MAX_PIXELS else (side, side)

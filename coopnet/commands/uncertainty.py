@@ -8,18 +8,21 @@ from typing import Annotated, Any, Literal
 import typer
 
 from .. import backend as backends
-from ..checks import ensure, is_int
+from ..checks import ensure
 from ..uncertainty import has_dropout, has_std
 from . import arguments as args
 from .errors import about, telling_warnings
-from .render import check_finite, drawn_region
+from .render import check_finite, drawn_region, learned_size
 
 SIDE = 256  #: of the map, if neither --size nor the checkpoint says its size
 
 
 def uncertainty(
     checkpoint: Annotated[
-        Path, typer.Argument(metavar="FIELD", help="The checkpoint of an image, by coopnet fit or cn.save.")
+        Path, typer.Argument(
+     metavar="FIELD", help="The checkpoint of an image, by coopnet fit or cn.save.",
+     callback=args.checkpoint_file,
+ ),
     ],
     output: Annotated[
         Path | None,
@@ -58,7 +61,7 @@ def uncertainty(
         field, noted = images.learn.load_image_field(checkpoint, name)
     masks = method == "dropout" or (method == "auto" and not has_std(field))
     _check_method(checkpoint, field, method, masks)
-    width, height = size or _learned_size(noted)
+    width, height = size or learned_size(noted, SIDE)
     args.prepare_directory(output.parent)
     region = drawn_region(field, noted)
     with about(checkpoint), telling_warnings():
@@ -84,10 +87,3 @@ def _check_method(checkpoint: Path, field: Any, method: str, masks: bool) -> Non
     }[method]
     hint = "fit with --dropout, or save the field that cn.laplace or cn.ensemble makes"
     raise typer.BadParameter(f"{str(checkpoint)!r} {has}; {hint}.")
-
-
-def _learned_size(noted: dict[str, Any]) -> tuple[int, int]:
-    """Width and height of the learned image, from ``noted``, metadata of a checkpoint; else those of the default."""
-    learned: list[Any] = [noted.get(side) for side in ("width", "height")]
-    width, height = learned if all(is_int(v, 1, args.MAX_PIXELS) for v in learned) else (SIDE, SIDE)
-    return (width, height) if width * height <= args.MAX_PIXELS else (SIDE, SIDE)

@@ -19,7 +19,7 @@ from ..io.files import file_name
 try:
     from PIL import Image, ImageCms, ImageOps, UnidentifiedImageError
 except ImportError:
-    raise ImportError("Images need the package pillow; run pip install 'coopnet[cli]'.") from None
+    raise ImportError("Images need the package pillow; pip install pillow, or coopnet[cli].") from None
 
 
 def load(path: str | os.PathLike[str]) -> np.ndarray:

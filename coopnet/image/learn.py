@@ -132,7 +132,7 @@ def training_pixels(count: int, fraction: float, seed: int, backend: Any = "auto
 
 
 def fit_image(
-    image: np.ndarray,
+    image: np.ndarray | str | Path,
     directory: str | Path,
     *,
     backend: str = "auto",
@@ -151,7 +151,7 @@ def fit_image(
     """Train a field on a random fraction of an image's pixels; write it and pictures of it to ``directory``.
 
     Args:
-        image: values in [0, 1], shape ``(height, width, 1 or 3)``, such as :func:`coopnet.image.load` returns.
+        image: a file, or values in [0, 1], shape ``(height, width, 1 or 3)``, as :func:`coopnet.image.load` returns.
         directory: made if missing. Gets ``field.safetensors``, ``reconstruction.png``, ``comparison.png`` and
             ``loss.png``; existing ones are replaced.
         backend: ``"auto"``, ``"llvm"`` or ``"cuda"``.
@@ -178,6 +178,7 @@ def fit_image(
     >>> sorted(found.files)
     ['comparison', 'field', 'loss', 'reconstruction']
     """
+    image = files.load(image) if isinstance(image, (str, Path)) else image
     fraction, batch, lr, steps, seed = _check(image, fraction, batch, lr, steps, seed)
     check_choice("fit_image", "encoding", encoding, ENCODINGS)
     check_flag("fit_image", "resume", resume)

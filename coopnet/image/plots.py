@@ -15,7 +15,7 @@ try:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 except ImportError:
-    raise ImportError("Figures need the package matplotlib; run pip install 'coopnet[cli]'.") from None
+    raise ImportError("Figures need the package matplotlib; pip install matplotlib, or coopnet[cli].") from None
 
 SIDE = 1200  #: pictures are shown with at most this many pixels along a side
 BLUE, ORANGE, GREY = "#1f6fb4", "#d9702b", "#666666"

@@ -184,7 +184,9 @@ def require_safetensors() -> Any:
     try:
         import safetensors
     except ImportError:
-        raise ImportError("Checkpoints need the package safetensors; run pip install 'coopnet[train]'.") from None
+        raise ImportError(
+            "Checkpoints need the package safetensors; pip install safetensors, or coopnet[train]."
+        ) from None
     if tuple(map(int, safetensors.__version__.split(".")[:2])) < (0, 8):
         given = f"{safetensors.__version__} is installed; run pip install --upgrade safetensors"
         raise ImportError(f"Checkpoints need safetensors 0.8 or newer, but {given}.")

@@ -29,7 +29,10 @@ ACCEPTED = (
     "a drjit.nn.CoopVec, a 2D Dr.Jit tensor of shape (features, samples), a Dr.Jit array, a nested array, "
     "or a list or tuple of Dr.Jit arrays"
 )
-OF_NUMPY = "Of an array x of shape (features, samples), [Float(row) for row in x] is such a list."
+OF_NUMPY = (
+    "Of an array x of shape (features, samples), [Float(row) for row in x] is such a list; if its shape is (samples, "
+    "features), take x.T."
+)
 
 
 class Traits(NamedTuple):
@@ -86,7 +89,8 @@ def kind(x: Any, where: str) -> tuple[str, type]:
         ensure(x.size, f"{where}: got an empty NumPy array of shape {x.shape}.")
         return NUMPY, x.dtype.type
     if not isinstance(x, dr.ArrayBase):
-        raise TypeError(f"{where}: got {_name(type(x))}; accepted are {ACCEPTED}.")
+        hint = " In PyTorch, use coopnet.interop.torch.Module." if type(x).__module__.startswith("torch") else ""
+        raise TypeError(f"{where}: got {_name(type(x))}; accepted are {ACCEPTED}.{hint}")
     leaf, d = _leaf(x, where), describe(type(x))
     if d.is_tensor:
         shape, needed = tuple(x.shape), "2 dimensions, (features, samples), are needed"

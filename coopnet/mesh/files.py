@@ -118,7 +118,7 @@ def trimesh() -> Any:
     try:
         import trimesh
     except ImportError:
-        raise ImportError("Meshes need the package trimesh; run pip install 'coopnet[mesh]'.") from None
+        raise ImportError("Meshes need the package trimesh; pip install trimesh, or coopnet[mesh].") from None
     return trimesh
 
 
@@ -127,6 +127,6 @@ def libigl() -> Any:
         import igl
     except ImportError:
         raise ImportError(
-            "Distances to meshes and their surfaces need the package libigl; run pip install 'coopnet[mesh]'."
+            "Distances to meshes and their surfaces need the package libigl; pip install libigl, or coopnet[mesh]."
         ) from None
     return igl

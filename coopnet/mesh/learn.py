@@ -20,7 +20,7 @@ from ..io import load as load_field
 from ..nn import MLP, HashGrid, Identity
 from ..training import FitResult
 from .distances import draw_samples
-from .files import MARGIN, Mesh
+from .files import MARGIN, Mesh, load
 from .view import render
 
 ENCODINGS = ("hashgrid", "identity")  #: waves of period 1 cannot tell opposite faces of the cube apart
@@ -64,7 +64,7 @@ def make_field(*, encoding: str = "hashgrid", units: int = 64, depth: int = 2, d
 
 
 def fit_mesh(
-    mesh: Mesh,
+    mesh: Mesh | str | Path,
     directory: str | Path,
     *,
     backend: str = "auto",
@@ -86,7 +86,7 @@ def fit_mesh(
     surface.
 
     Args:
-        mesh: the result of :func:`coopnet.mesh.load`.
+        mesh: a file, or the result of :func:`coopnet.mesh.load`.
         directory: made if missing. Gets ``field.safetensors``, ``picture.png`` and ``loss.png``.
         backend: ``"auto"``, ``"llvm"`` or ``"cuda"``.
         steps, batch, lr: training steps, points per step, and the learning rate that falls to 0 along half a cosine.
@@ -111,7 +111,8 @@ def fit_mesh(
     >>> sorted(found.files)
     ['field', 'loss', 'picture']
     """
-    check_type("fit_mesh", "mesh", mesh, Mesh, "a mesh of coopnet.mesh.load()")
+    mesh = load(mesh) if isinstance(mesh, (str, Path)) else mesh
+    check_type("fit_mesh", "mesh", mesh, Mesh, "a file or a mesh of coopnet.mesh.load()")
     batch, steps, points = (
         check_int("fit_mesh", name, value, minimum, maximum)
         for name, value, minimum, maximum in (

@@ -1,6 +1,6 @@
 """Neural fields in Mitsuba 3: plugins, an integrator, and fitting.
 
-Importing this needs Mitsuba (``pip install 'coopnet[mitsuba]'``). Mitsuba's classes belong to a variant. So classes
+Importing this needs Mitsuba, which the extra ``mitsuba`` installs. Mitsuba's classes belong to a variant. So classes
 here that derive from them, such as ``cn.mitsuba.NeuralBSDF``, are made when they are accessed, for the variant that is
 set.
 
@@ -30,7 +30,7 @@ from typing import Any
 try:
     import mitsuba as _  # noqa: F401
 except ImportError as error:
-    raise ImportError("coopnet.mitsuba needs Mitsuba 3: pip install 'coopnet[mitsuba]'") from error
+    raise ImportError("coopnet.mitsuba needs Mitsuba 3; pip install mitsuba, or coopnet[mitsuba].") from error
 
 from . import call_targets, variants  # noqa: F401 - call_targets is for cn.fit
 from .bsdf import lobes
@@ -64,3 +64,7 @@ __all__: list[str] = [
 
 def __getattr__(name: str) -> Any:
     return variants.made(name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -17,7 +17,7 @@ MOST = 4096
 
 
 def gradient_banks(*fields: Any, banks: int | None = None) -> contextlib.AbstractContextManager[None]:
-    r"""Within this context, ``dr.backward`` inside symbolic loops gives correct weight gradients on CUDA.
+    r"""Within this context, ``dr.backward`` inside symbolic loops gives correct weight gradients in half precision.
 
     Loops that differentiate each iteration separately, such as the adjoint of path replay backpropagation (Vicini et
     al. 2021), accumulate the gradients of weights inside the loop. Without this context they add up in one buffer in
@@ -27,8 +27,8 @@ def gradient_banks(*fields: Any, banks: int | None = None) -> contextlib.Abstrac
 
     The networks may be evaluated anywhere in the body of the loop, also by functions that it calls. Other networks, and
     gradients taken outside symbolic loops, are not affected. Virtual calls have no lane numbers, so gradients there
-    still add up in one buffer: evaluate networks outside, as ``neural_path`` does. On LLVM, gradients always add up in
-    one buffer, in the precision of the weights.
+    still add up in one buffer: evaluate networks outside, as ``neural_path`` does. On LLVM there is one accumulator, in
+    single precision. Networks in single precision need none: their gradients add up in one buffer.
 
     In a function frozen by ``dr.freeze``, enter the context inside; with :func:`coopnet.fit`, in the objective.
 

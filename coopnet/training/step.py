@@ -9,7 +9,7 @@ from typing import Any
 import drjit as dr
 from drjit.opt import Optimizer
 
-from ..checks import plain
+from ..checks import ensure, plain
 from ..checks.warn import warn
 from ..engine import ExternalProducts, innermost, leaving, loss_inside
 from ..field import NeuralField
@@ -237,7 +237,14 @@ class Step:
         coordinates, targets, *pdf = drawn
         y = self.field(coordinates, key)
         y, targets = components(y, "fit: the field's output"), components(targets, "fit: targets of batch()")
-        return self.loss(y, targets, **({"pdf": pdf[0]} if pdf else {}))
+        try:
+            return self.loss(y, targets, **({"pdf": pdf[0]} if pdf else {}))
+        except TypeError as error:
+            lists = "'list'" in str(error) and not isinstance(error.__cause__, TypeError)
+            hint = "loss gets two lists, with an array for each output, as in"
+            code = "lambda y, t: sum(dr.square(a - b) for a, b in zip(y, t))"
+            ensure(not lists, f"fit: loss raised TypeError: {error}; {hint} {code}.", TypeError)
+            raise
 
     def pullback(self, losses: Any) -> None:
         """Backpropagate the scaled mean loss and penalty to the optimizer's parameters."""

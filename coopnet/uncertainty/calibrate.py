@@ -8,6 +8,7 @@ import drjit as dr
 import numpy as np
 
 from ..checks import check_choice, check_int, check_type, check_unsigned, ensure
+from ..checks.warn import warn
 from ..field import NeuralField
 from ..jit import kinds
 from ..jit.owned import from_numpy
@@ -20,6 +21,8 @@ from .std import has_std
 
 _WHERE = "calibrate"
 METHODS = ("factor", "noise", "isotonic")
+#: From this factor on, noise is likelier than a field that is so sure of itself.
+NOISY = 5
 #: Steps to the largest likelihood.
 STEPS = 2000
 #: Neighbours whose squared errors are averaged before a curve is fitted: a single error may be zero by chance.
@@ -132,7 +135,11 @@ def calibrate(
     ensure(usable, f"{_WHERE}: errors or deviations on the data held out are zero everywhere, or not finite.")
     s = np.maximum(s, 1e-6 * s.max())  # not 0 where all draws agree by chance
     if method == "factor":
-        return Calibrated(field, key, samples, float(np.sqrt(np.mean(e / np.square(s)))))
+        factor = float(np.sqrt(np.mean(e / np.square(s))))
+        if factor > NOISY:
+            noisy = "if the held out values contain noise, method='noise' separates it from the field's deviation"
+            warn(f"{_WHERE}: errors are {factor:.3g} times the deviations; {noisy}.")
+        return Calibrated(field, key, samples, factor)
     if method == "noise":
         factor, noise = of_largest_likelihood(s, e)
         return Calibrated(field, key, samples, factor, noise)

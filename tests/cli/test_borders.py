@@ -75,7 +75,7 @@ def test_directories_in_the_way_are_found_before_the_training(picture, tmp_path,
 def test_a_missing_package_leaves_no_directory(picture, tmp_path, capsys, package, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     said = failed(capsys, "fit", picture, "-o", tmp_path / "new")
-    assert "run pip install 'coopnet[train]'" in said and not (tmp_path / "new").exists()
+    assert "pip install safetensors, or coopnet[train]" in said and not (tmp_path / "new").exists()
 
 
 def test_parameters_that_are_python_objects(tmp_path, capsys):

@@ -285,7 +285,7 @@ def test_missing_packages(tmp_path, monkeypatch, capsys, package, command, backe
 
 
 @pytest.mark.parametrize("change, words", [
-    (dict(mesh="ball.ply"), "mesh is a str"), (dict(steps=0), "steps is 0"), (dict(points=10), "points is 10"),
+    (dict(mesh=3), "mesh is a int"), (dict(steps=0), "steps is 0"), (dict(points=10), "points is 10"),
     (dict(batch=1.5), "batch is 1.5"), (dict(lr=0), "lr is 0"), (dict(encoding="fourier"), "encoding is 'fourier'"),
 ])  # fmt: skip
 def test_bad_arguments_of_fit_mesh(tmp_path, change, words):

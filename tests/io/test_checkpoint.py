@@ -742,7 +742,7 @@ def test_arguments(backend, ns, tmp_path, file):
 def test_missing_package(backend, file, monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors", None)
     for call in (lambda: io.load(file, backend), lambda: io.read(file), lambda: io.save(file, build(small(), backend))):
-        with pytest.raises(ImportError, match=r"pip install 'coopnet\[train\]"):
+        with pytest.raises(ImportError, match=r"pip install safetensors, or coopnet\[train\]"):
             call()
 
 

@@ -147,7 +147,7 @@ def _import() -> Any:
     try:
         import torch
     except ImportError:
-        raise ImportError("TorchGroup needs PyTorch; run pip install 'coopnet[distributed]'.") from None
+        raise ImportError("TorchGroup needs PyTorch; pip install torch, or coopnet[distributed].") from None
     if not torch.distributed.is_available():
         raise ImportError("TorchGroup needs torch.distributed, which this PyTorch was built without.")
     return torch
