@@ -50,7 +50,7 @@ def test_what_masks_that_are_drawn_again_are_for():
     )
     assert f"| after {replay['steps']} steps |" in page("dropout")
     same, other = (median["trained"][way] for way in names)
-    said = "the RMS error of the field is {:.3f}, and {:.3f} after training with the same masks"
+    said = "the RMS error of the field without a key is {:.3f} instead of {:.3f}"
     assert said.format(other["rms_without_key"], same["rms_without_key"]) in text
     assert f"it becomes {other['deviation'] / same['deviation']:.1f} times as large" in text
     chunks, memory, masks = (found[name] for name in ("chunks", "memory", "masks"))
