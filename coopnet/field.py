@@ -302,13 +302,16 @@ class NeuralField(Module):
         return call, to_unit(x, self.bounds), components
 
     @property
-    def _single(self) -> Any:
-        """The single-precision array type of the parameters' backend."""
+    def float32(self) -> Any:
+        """The single-precision array type of a built field's backend, such as ``drjit.llvm.ad.Float``."""
+        check_built("NeuralField.float32", self)
         return dr.float32_array_t(dr.leaf_t(dr.array_t(next(iter(self._held().values())))))
 
     @property
-    def _backend(self) -> dr.JitBackend:
-        return dr.backend_v(self._single)
+    def backend(self) -> str:
+        """Where a built field lives: ``"llvm"`` or ``"cuda"``."""
+        check_built("NeuralField.backend", self)
+        return dr.backend_v(self.float32).name.lower()
 
     def _work(self, leaf: type) -> type:
         """Type in which the network computes, on the backend of ``leaf``."""
@@ -337,8 +340,7 @@ class NeuralField(Module):
         check_flag("NeuralField.explain", "fit", fit)
         steps = check_int("NeuralField.explain", "steps", steps, 0, MAX_ENTRIES, "an int from 0 on")
         ops = [op for segment in segments([self.network]) for op in segment.ops or []]
-        backend = self._backend.name.lower()
-        return explain(ops, backend, batch, frozen, fit, steps)
+        return explain(ops, self.backend, batch, frozen, fit, steps)
 
     def audit(self, p: Any, key: Key | None = None) -> Audit:
         """Compare every layer in working precision with the float64 reference, on the batch ``p``.

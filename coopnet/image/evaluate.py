@@ -191,4 +191,4 @@ def in_pieces(count: int, draw: Callable[[int, int], list]) -> list[np.ndarray]:
 
 def arrays(field: NeuralField) -> Any:
     """The array types of the backend that ``field`` lives on, as :func:`coopnet.backend.namespace` gives them."""
-    return namespace(field._backend)
+    return namespace(field.backend)

@@ -192,7 +192,7 @@ class _Programs:
     """An architecture on all backends on which it was used. It holds no weights: copies of a module share it."""
 
     def __init__(self, field: NeuralField):
-        self.backend, self.precision = field._backend.name.lower(), str(field.precision)
+        self.backend, self.precision = field.backend, str(field.precision)
         self.own = Program(_built(field, self.backend, self.precision))
         self._found = {self.backend: self.own}
         self._indices: dict[tuple, torch.Tensor] = {}

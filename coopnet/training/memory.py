@@ -45,7 +45,7 @@ def check_memory(
         samples: number of samples in a batch; 0 leaves the memory of batches out.
         together: number of fields like this one that are trained at a time.
     """
-    if len(optimizer) or field._backend != dr.JitBackend.LLVM:
+    if len(optimizer) or field.backend != "llvm":
         return  # the optimizer's state is allocated already; on GPUs Dr.Jit raises an error if memory is missing
     sizes = [together * max(4, dr.itemsize_v(v)) * math.prod(dr.shape(v)) for v in field._held().values()]
     kept, factors = _kept(optimizer), (options.multipliers is not None) + (options.weight_decay > 0)

@@ -167,7 +167,7 @@ def _identity(step: Step, seed: int) -> dict[str, Any]:
     """Settings that must be equal in the run that wrote a checkpoint and in the one that resumes it."""
     return {
         "seed": str(seed),
-        "backend": step.field._backend.name,
+        "backend": step.field.backend.upper(),
         "precision": step.field.precision,
         "optimizer": type(step.optimizer).__name__,
         "parameters": {k: int(dr.prod(v.shape)) for k, v in step.field.items()},

@@ -66,7 +66,7 @@ class Step:
         self.batch, self.loss = batch, loss_function(options.loss, "fit")
         self.objective, self.penalty = options.objective, options.penalty
         self.clip_norm, self.weight_decay = options.clip_norm, options.weight_decay
-        self.float32 = field._single
+        self.float32 = field.float32
         self.uint32 = dr.uint32_array_t(self.float32)
         self.loss_scale = options.loss_scale
         self.multipliers = (

@@ -47,7 +47,7 @@ def draw(
 def _drawn(
     field: NeuralField, batch: Callable, count: int, seed: int, where: str, checked: Callable
 ) -> Iterator[Batch]:
-    uint32 = dr.uint32_array_t(field._single)
+    uint32 = dr.uint32_array_t(field.float32)
     for step in range(count):
         key = Key(seed, None, step).traced(uint32)
         with dr.suspend_grad():

@@ -61,7 +61,7 @@ def ensemble(fields: Sequence[NeuralField]) -> NeuralField:
     members = Members(encodings, [field.network for field in together])
     result = NeuralField(members, Sequential(), first.output, first.in_features, first.bounds)
     assert first.precision is not None
-    result = result.allocate(*storage(first._backend, first.precision, _WHERE))
+    result = result.allocate(*storage(first.backend, first.precision, _WHERE))
     targets = {p.name: p for p in parameters(result)}
     for number, field in enumerate(together):
         for p in parameters(field):
@@ -113,12 +113,12 @@ def moments(passes: Sequence[list]) -> tuple[list, list]:
 
 def _outputs(field: NeuralField) -> int:
     with dr.suspend_grad():
-        return len(list(field([field._single(0.5)] * field.in_features)))  # traced, not run
+        return len(list(field([field.float32(0.5)] * field.in_features)))  # traced, not run
 
 
 #: Properties that must be equal for all fields of an ensemble.
 _SAME = {
-    "backend": lambda field: field._backend,
+    "backend": lambda field: field.backend,
     "precision": lambda field: field.precision,
     "number of inputs": lambda field: field.in_features,
     "number of outputs": _outputs,

@@ -20,7 +20,7 @@ def rebuilt(field: NeuralField, encoding: Any, network: Any, fresh: Callable[[An
     ``fresh(layer)`` returns the owners of parameters in a layer that ``field`` does not have.
     """
     assert field.precision is not None
-    dtype, precision = storage(field._backend, field.precision, "rebuilt")
+    dtype, precision = storage(field.backend, field.precision, "rebuilt")
     new = NeuralField(encoding, network, field.output, field.in_features, field.bounds).allocate(dtype, precision)
     added = {id(owner) for layer in children(new) for owner in fresh(layer)}
     targets = [p for p in parameters(new) if id(p.owner) not in added]

@@ -84,7 +84,7 @@ def posthoc_dropout(
     dropped = _with_dropout(field)
     data = list(draw(field, batch, batches, seed, _WHERE, "batches"))
     masks = [layer for layer in children(dropped) if isinstance(layer, Dropout)]
-    single = field._single
+    single = field.float32
 
     def measured(p: float) -> float:
         rate = dr.opaque(single, p)  # a parameter of the kernel, which all rates share

@@ -382,3 +382,12 @@ def test_building_a_trained_field_warns(backend):
         warnings.simplefilter("error")
         field.build(backend, seed=4)  # asks for others
         make().build(backend)
+
+
+def test_where_a_field_lives(backend, ns):
+    field = cn.NeuralField(None, cn.MLP(2, 1, width=8, depth=1))
+    built = field.build(backend)
+    assert built.backend == backend and built.float32 is ns.Float
+    for name in ("backend", "float32"):
+        with pytest.raises(ValueError, match=rf"^NeuralField\.{name}: the field is not built yet"):
+            getattr(field, name)

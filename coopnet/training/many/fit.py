@@ -164,7 +164,7 @@ def _check(fields: Any, batch: Any, steps: Any, seed: Any, optimizer: Any, toget
 
 
 def _identity(field: NeuralField) -> tuple:
-    return outline(field), field.precision, field._backend
+    return outline(field), field.precision, field.backend
 
 
 def _together(asked: int | None, jobs: Jobs, samples: int) -> int:

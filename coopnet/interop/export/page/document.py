@@ -244,7 +244,7 @@ def _shader(target: str, kind: str, outputs: int, uncertain: bool) -> str:
 
 def _white(field: NeuralField, region: list[float]) -> float:
     """The deviation that is drawn white, which few points exceed: from 8 masks at 64 x 64 points."""
-    ns, side = namespace(field._backend), 64
+    ns, side = namespace(field.backend), 64
     grid = (np.arange(side, dtype=np.float32) + 0.5) / side
     x, y = np.meshgrid(region[0] + region[2] * grid, region[1] + region[3] * grid)
     with dr.suspend_grad():
