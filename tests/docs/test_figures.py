@@ -229,8 +229,8 @@ def test_sentences_with_figures():
             f"less time than PyTorch's in {faster} of {len(measured)} cases: {len(measured) // 2} sizes, with",
             f"| whole step, tiny-cuda-nn's hash-grid image | {uniform:.2f} (tiny-cuda-nn), {stratified:.2f} with ",
             f"| whole step, its 128-wide OneBlob network | {alike:.2f} (tiny-cuda-nn) | H200 |",
-            f"| inference of three fields, 2^20 samples | {1 / inferred[-1]:.2f} to {1 / inferred[0]:.2f} (tiny-cuda-nn) "
-            f"| H200 |",
+            f"| inference of three fields, 2^20 samples | {1 / inferred[-1]:.2f} to {1 / inferred[0]:.2f} "
+            "(tiny-cuda-nn) | H200 |",
             f"with ReLU, 16 to 128 units | {compiled[0]:.2f} to {compiled[-1]:.2f} (PyTorch, compiled) | H200 |",
             f"you freeze, 128 wide | {frozen[0]:.2f} (PyTorch), {frozen[1]:.2f} with dropout 0.1 | H200 |",
             f"| whole step without dropout | {lowest} to {highest} (PyTorch) | two CPU cores, AVX-512 |",
