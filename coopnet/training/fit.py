@@ -148,7 +148,8 @@ def fit(
     Warns:
         RuntimeWarning: the run diverged, or more than half of its steps were skipped; no gradient reaches the field;
             more than a tenth of the first batch lies outside [0, 1], or the field's ``bounds``, in coordinates that
-            a grid or ``OneBlob`` encodes.
+            a grid or ``OneBlob`` encodes; two draws in a batch are the same random numbers; ``batch`` returns other
+            values when it is called again with the same key.
 
     Several threads may train at a time, each its own field: they alternate every few steps. While a thread trains, put
     everything else that other threads do with Dr.Jit into a block of :func:`coopnet.training.exclusive`.

@@ -22,7 +22,7 @@ from .std import has_std
 _WHERE = "calibrate"
 METHODS = ("factor", "noise", "isotonic")
 #: From this factor on, noise is likelier than a field that is so sure of itself.
-NOISY = 5
+NOISY = 10
 #: Steps to the largest likelihood.
 STEPS = 2000
 #: Neighbours whose squared errors are averaged before a curve is fitted: a single error may be zero by chance.
@@ -110,6 +110,9 @@ def calibrate(
             deviations that are zero everywhere or not finite.
         TypeError: arguments of another kind.
         RuntimeError: called while Dr.Jit records a function or loop.
+
+    Warns:
+        RuntimeWarning: the factor is above 10, as if deviations were those of a field, and errors those of noise.
 
     >>> calibrated = cn.calibrate(field, ([u, v], [u, v, u]), samples=8)
     >>> mean, deviation = calibrated(p)
