@@ -56,6 +56,12 @@ def _check_count(where: str, what: str, count: int, accepted: tuple[int, ...]) -
     ensure(not accepted or count in accepted, f"{where}: field has {count} {what}; {needed} needed.")
 
 
+def show(callback: Any, field: NeuralField, prefix: str = "", flags: Any = mi.ParamFlags.Differentiable) -> None:
+    """Show the parameters of ``field`` to ``mi.traverse``: the field's own arrays, which its users change in place."""
+    for name, value in field.items():
+        callback.put(prefix + name, value, flags)
+
+
 def sizes(field: NeuralField) -> dict[str, int]:
     """The number of entries of each parameter."""
     return {name: dr.width(value) for name, value in field.items()}

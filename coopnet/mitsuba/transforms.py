@@ -25,6 +25,11 @@ def rows(where: str, name: str, transform: Any, needed: str, *sizes: int) -> lis
     return matrix[:3].tolist()
 
 
+def matrix(rows: list[list[float]]) -> list[list[float]]:
+    """The 4 x 4 matrix of three :func:`rows`."""
+    return [*rows, [0.0, 0.0, 0.0, 1.0]]
+
+
 def applied(matrix: Any, p: Any) -> list:
     """The three coordinates of ``p`` after an affine transform of three ``rows``."""
     return [x * p[0] + y * p[1] + z * p[2] + w for x, y, z, w in matrix]

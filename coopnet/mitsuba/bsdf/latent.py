@@ -61,8 +61,7 @@ class Latent(Traversed):
     def traverse(self, callback: Any, name: str, flags: Any) -> None:
         """Report the parameters to Mitsuba's ``traverse`` as ``name`` and, for grids, names that begin with it."""
         if self.field is not None:
-            for key, value in self.field.items():
-                callback.put(f"{name}.{key}", value, flags)
+            fields.show(callback, self.field, f"{name}.", flags)
         elif self.count:
             callback.put(name, self.constants, flags)
 

@@ -20,7 +20,7 @@ from ..bsdf.directions import relative_index
 from ..bsdf.latent import Latent
 from ..bsdf.sampler import Sampler
 from ..bsdf.specular import Specular
-from ..fields import check_sizes
+from ..fields import check_sizes, show
 from ..variants import per_variant, remade
 from .named_objects import object_named, object_or_file
 
@@ -182,8 +182,7 @@ def NeuralBSDF() -> type:
         # ---- Mitsuba's scene graph ------------------------------------------
 
         def traverse(self, callback: Any) -> None:
-            for name, value in self.decoder.field.items():
-                callback.put(f"decoder.{name}", value, mi.ParamFlags.Differentiable)
+            show(callback, self.decoder.field, "decoder.")
             self.latent.traverse(callback, "latent", mi.ParamFlags.Differentiable)
             self.lobes.traverse(callback, "lobes", mi.ParamFlags.NonDifferentiable)
             if self.specular is not None:

@@ -11,7 +11,7 @@ import numpy as np
 from ...checks import check_choice, check_int, check_number, ensure
 from ...random.key import Key
 from .. import call_targets, keys, spectra, transforms
-from ..fields import check_field, check_sizes, load, sizes
+from ..fields import check_field, check_sizes, load, show, sizes
 from ..variants import per_variant, remade
 from .named_objects import given, object_or_file
 
@@ -98,7 +98,7 @@ def NeuralEnvmap() -> type:
             light = (1 - self.floor) * light / mean + self.floor
             picture = np.repeat(light[..., None], 3, axis=2).astype(np.float32)
             if self.baked is None:
-                matrix = mi.ScalarTransform4f([*self.rows, [0.0, 0.0, 0.0, 1.0]])
+                matrix = mi.ScalarTransform4f(transforms.matrix(self.rows))
                 self.baked = mi.load_dict({"type": "envmap", "bitmap": mi.Bitmap(picture), "to_world": matrix})
                 return
             replaced = mi.traverse(mi.load_dict({"type": "envmap", "bitmap": mi.Bitmap(picture)}))
@@ -176,11 +176,10 @@ def NeuralEnvmap() -> type:
         # ---- Mitsuba's scene graph ------------------------------------------
 
         def traverse(self, callback: Any) -> None:
-            for name, value in self.field.items():
-                callback.put(name, value, mi.ParamFlags.Differentiable)
+            show(callback, self.field)
 
         def parameters_changed(self, names: Any = ()) -> None:
-            check_sizes(self.field, self.sizes, where="NeuralEnvmap")  # they are the field's own arrays
+            check_sizes(self.field, self.sizes, where="NeuralEnvmap")
             self.bake()
 
         def to_string(self) -> str:
@@ -189,7 +188,7 @@ def NeuralEnvmap() -> type:
 
         def __reduce__(self) -> tuple:
             options = {name: getattr(self, name) for name in ("field", "coordinates", "scale", "floor", "key")}
-            options |= {"resolution": self.texels, "to_world": [*self.rows, [0.0, 0.0, 0.0, 1.0]]}
+            options |= {"resolution": self.texels, "to_world": transforms.matrix(self.rows)}
             return remade, ("NeuralEnvmap", options, self.id())
 
         @classmethod

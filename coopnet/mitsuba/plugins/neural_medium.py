@@ -11,7 +11,7 @@ from ...checks import check_choice, check_number, check_type, ensure
 from ...random.key import Key
 from ...render.radiance import COLORS, DENSITIES, FUNCTIONS
 from .. import call_targets, keys, spectra
-from ..fields import check_sizes, load
+from ..fields import check_sizes, load, show
 from ..variants import per_variant, remade
 from ..volume import majorant
 from ..volume.placed_field import PlacedField
@@ -148,12 +148,11 @@ def NeuralMedium() -> type:
         # ---- Mitsuba's scene graph ------------------------------------------
 
         def traverse(self, callback: Any) -> None:
-            for name, value in self.field.items():
-                callback.put(name, value, mi.ParamFlags.Differentiable)
+            show(callback, self.field)
             callback.put("phase_function", self.phase_function(), mi.ParamFlags.Differentiable)
 
         def parameters_changed(self, names: Any = ()) -> None:
-            check_sizes(self.field, self.placed.sizes, where="NeuralMedium")  # they are the field's own arrays
+            check_sizes(self.field, self.placed.sizes, where="NeuralMedium")
             self.measure()
 
         def to_string(self) -> str:

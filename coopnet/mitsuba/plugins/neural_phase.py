@@ -9,7 +9,7 @@ import mitsuba as mi
 
 from ...random.key import Key
 from .. import call_targets, keys, spectra
-from ..fields import check_sizes, load
+from ..fields import check_sizes, load, show
 from ..variants import per_variant, remade
 from ..volume.placed_field import PlacedField
 from .named_objects import given, object_or_file
@@ -81,11 +81,10 @@ def NeuralPhase() -> type:
         # ---- Mitsuba's scene graph ------------------------------------------
 
         def traverse(self, callback: Any) -> None:
-            for name, value in self.field.items():
-                callback.put(name, value, mi.ParamFlags.Differentiable)
+            show(callback, self.field)
 
         def parameters_changed(self, names: Any = ()) -> None:
-            check_sizes(self.field, self.placed.sizes, where="NeuralPhase")  # they are the field's own arrays
+            check_sizes(self.field, self.placed.sizes, where="NeuralPhase")
 
         def to_string(self) -> str:
             return f"NeuralPhase[lobes={1 if self.placed.count == 1 else 2}, field={self.field!r}]"

@@ -10,7 +10,7 @@ import mitsuba as mi
 from ...checks import check, check_choice, check_flag, check_int, check_positive, ensure, entries
 from ...random.key import Key
 from .. import call_targets, keys, spectra, texels, transforms
-from ..fields import check_field, check_sizes, load, sizes
+from ..fields import check_field, check_sizes, load, show, sizes
 from ..memo import Memo
 from ..variants import per_variant, remade
 from .named_objects import given, object_or_file
@@ -240,11 +240,10 @@ def NeuralTexture() -> type:
         # ---- Mitsuba's scene graph ------------------------------------------
 
         def traverse(self, callback: Any) -> None:
-            for name, value in self.field.items():
-                callback.put(name, value, mi.ParamFlags.Differentiable)
+            show(callback, self.field)
 
         def parameters_changed(self, names: Any = ()) -> None:
-            check_sizes(self.field, self.sizes, where="NeuralTexture")  # they are the field's own arrays
+            check_sizes(self.field, self.sizes, where="NeuralTexture")
             self.bake()
 
         def to_string(self) -> str:
@@ -256,7 +255,7 @@ def NeuralTexture() -> type:
         def __reduce__(self) -> tuple:
             names = ("field", "coordinates", "clamp", "key", "wrap_mode", "wavelengths", "sampling")
             options = {name: getattr(self, name) for name in names}
-            options |= {"resolution": self.texels, "transform": self.rows and [*self.rows, [0, 0, 0, 1]]}
+            options |= {"resolution": self.texels, "transform": self.rows and transforms.matrix(self.rows)}
             options |= {"repeat": self.wrap_mode is not None, "channels": self.outputs}
             return remade, ("NeuralTexture", options, self.id())
 

@@ -10,7 +10,7 @@ import mitsuba as mi
 from ...checks import check_positive
 from ...random.key import Key
 from .. import call_targets, keys, spectra
-from ..fields import check_sizes, load
+from ..fields import check_sizes, load, show
 from ..variants import per_variant, remade
 from ..volume import majorant
 from ..volume.placed_field import PlacedField
@@ -123,11 +123,10 @@ def NeuralVolume() -> type:
         # ---- Mitsuba's scene graph ------------------------------------------
 
         def traverse(self, callback: Any) -> None:
-            for name, value in self.field.items():
-                callback.put(name, value, mi.ParamFlags.Differentiable)
+            show(callback, self.field)
 
         def parameters_changed(self, names: Any = ()) -> None:
-            check_sizes(self.field, self.placed.sizes, where="NeuralVolume")  # they are the field's own arrays
+            check_sizes(self.field, self.placed.sizes, where="NeuralVolume")
             self.measure()
 
         def to_string(self) -> str:
