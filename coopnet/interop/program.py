@@ -22,8 +22,9 @@ from ..jit.captures import text_key
 from ..jit.kinds import nested
 from ..jit.owned import owned
 from ..jit.unpacked import Unpacked
-from ..nn.concrete_dropout import ConcreteDropout, relaxing
+from ..nn.concrete_dropout import ConcreteDropout
 from ..nn.parameters import like
+from ..nn.replaced import replaced
 from ..nn.tree import children
 from ..random.key import Key
 
@@ -190,19 +191,10 @@ class Program:
     @contextmanager
     def _given(self, at: Point) -> Iterator[None]:
         """A block in which the field has the parameters of ``at``, and networks use its modes."""
-        current = {name: type(value.array)(value.array) for name, value in self.field.items()}  # assigning is in place
-        self._set(dict(zip(current, at.parameters, strict=True)))
         relaxed = zip(self.rates.values(), at.modes.relaxed, strict=True)
-        try:
-            with deterministic(at.modes.deterministic), gradient_path(at.modes.path), relaxing(relaxed):
-                yield
-        finally:
-            self._set(current)
-
-    def _set(self, flat: dict[str, Any]) -> None:
-        for name, value in flat.items():
-            current = self.field[name]
-            self.field[name] = type(current)(value, dr.shape(current)) if dr.is_tensor_v(current) else value
+        modes = deterministic(at.modes.deterministic), gradient_path(at.modes.path)
+        with modes[0], modes[1], replaced([self.field], at.parameters, relaxed):
+            yield
 
 
 def _places(field: NeuralField) -> dict[str, Place]:

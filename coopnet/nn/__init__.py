@@ -32,6 +32,7 @@ encodings
 information about a network
 :mod:`.tree`                traversal of its layers
 :mod:`.parameters`          its parameters, by name
+:mod:`.replaced`            others in their place for a while
 :mod:`.arguments`           the constructor's arguments of a layer
 :mod:`.report`              its size, layer by layer
 :mod:`.tangents`            forward derivatives of layers that the engine does not know

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import drjit as dr
 
 from ..kernels.grid import FeatureGrid
 from ..kernels.lookup import Table
-from ..nn.concrete_dropout import relaxed_layers, relaxing
+from ..nn.concrete_dropout import relaxed_layers
 from ..nn.parameters import parameters
+from ..nn.replaced import replaced
 
 
 class ModuleParameters:
@@ -24,25 +25,11 @@ class ModuleParameters:
         """The parameters in a fixed order."""
         return [module[name] for module in self.modules for name in module]
 
-    @contextlib.contextmanager
-    def replaced(self, arrays: list) -> Iterator[None]:
+    def replaced(self, arrays: list) -> contextlib.AbstractContextManager[None]:
         """Within this context, the modules compute with ``arrays`` in place of :meth:`arrays`. Masks of learned rates
         are relaxed as they are outside.
         """
-        kept = [type(v)(v) for v in self.arrays()]  # copies, because the arrays themselves are overwritten
-        decided = [pair for module in self.modules for pair in relaxed_layers(module)]
-        self._set(arrays)
-        try:
-            with relaxing(decided):
-                yield
-        finally:
-            self._set(kept)
-
-    def _set(self, arrays: list) -> None:
-        remaining = iter(arrays)
-        for module in self.modules:
-            for name in module:
-                module[name] = next(remaining)
+        return replaced(self.modules, arrays, [pair for module in self.modules for pair in relaxed_layers(module)])
 
     def half_tables(self) -> bool:
         """Does a table or grid in half precision track gradients?"""
