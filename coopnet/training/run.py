@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import drjit as dr
 
 from ..jit.collection import no_collection
+from ..jit.native.frees import postponed_frees
 from ..jit.optimizers import set_values
 from ..jit.turns import TURNS
 from . import limits
@@ -71,7 +72,7 @@ class Run:
         parameters.
         """
         try:
-            with interrupts_held() as self.interrupts, no_collection():
+            with interrupts_held() as self.interrupts, no_collection(), self._frees():
                 yield
         except (KeyboardInterrupt, RuntimeError) as error:
             if not caused_by_interrupt(error) or not TURNS.held():
@@ -79,6 +80,10 @@ class Run:
             self.result.stopped = "interrupt"
         finally:
             self.leave(TURNS.held())
+
+    def _frees(self) -> AbstractContextManager[None]:
+        """A block in which a GPU does not wait for memory to be freed; :meth:`keep_pace` frees it."""
+        return nullcontext() if self.step.field.backend == "llvm" else postponed_frees()
 
     def goes_on(self) -> bool:
         """Is there another step? Between two steps, other threads may have their turn, and Ctrl-C raises."""

@@ -4,6 +4,7 @@
 file                  what it relies on
 ====================  ==================================================================================================
 :mod:`.core`          symbols of libdrjit-core, and the thread in which it looks for backends
+:mod:`.frees`         a table of virtual functions of Dr.Jit's, and what they do with memory of launches
 :mod:`.imports`       what Dr.Jit logs when it makes arrays of the memory of NumPy or PyTorch
 :mod:`.pool`          ``libnanothread`` gives work to Dr.Jit's threads
 :mod:`.cublas`        Dr.Jit's stream, context and addresses, and cuBLAS's own interface
