@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,18 +84,34 @@ def load(path: str | os.PathLike[str]) -> Mesh:
     x, y, z = map(float, centre)
     tight = bool(whole.is_watertight)
     corners, faces = np.array(whole.vertices, np.float64), np.array(whole.faces, np.int64)
-    if tight and not whole.is_winding_consistent:
-        faces, parts = libigl().bfs_orient(faces)
-        faces, _ = libigl().orient_outward(corners, faces, parts.reshape(-1, 1))
-    elif tight and whole.volume < 0:
-        faces = faces[:, ::-1].copy()
+    if tight:
+        faces = _outward(corners, faces)
     return Mesh(corners, np.asarray(faces, np.int64), tight, (x, y, z), scale)
+
+
+def _outward(corners: np.ndarray, faces: np.ndarray) -> np.ndarray:
+    """The triangles of closed surfaces, in an order that points out of the solid: out of a surface, or into it if it is
+    a cavity, which an odd number of the others surround.
+    """
+    library = libigl()
+    faces, parts = (np.asarray(v, np.int64) for v in library.bfs_orient(faces))
+    surfaces = [faces[parts.ravel() == part] for part in np.unique(parts)]
+    for i, surface in enumerate(surfaces):
+        a, b, c = (corners[surface[:, k]] - corners.mean(axis=0) for k in range(3))
+        point = np.ascontiguousarray(corners[surface[:1, 0]])
+        others = surfaces[:i] + surfaces[i + 1 :]
+        around = sum(abs(library.winding_number(corners, other, point)[0]) > 0.5 for other in others)
+        inwards = np.einsum("ij,ij->", a, np.cross(b, c)) < 0
+        if inwards != (around % 2 == 1):
+            surfaces[i] = surface[:, ::-1]
+    return np.concatenate(surfaces)
 
 
 def save(path: str | os.PathLike[str], mesh: Mesh) -> None:
     r"""Write a mesh as PLY, OBJ or STL, by the suffix of ``path``; an existing file is replaced in one step.
 
-    A vertex :math:`p` is written as :math:`centre + (p - 1/2) \, scale`, as it was in the file that :func:`load` read.
+    A vertex :math:`p` is written as :math:`centre + (p - 1/2) \, scale`, as it was in the file that :func:`load` read:
+    in OBJ with nine digits of the largest coordinate or more, in PLY and STL in single precision.
 
     Raises:
         TypeError, ValueError: ``mesh`` is no :class:`Mesh`, or has no triangle; another suffix.
@@ -111,7 +128,9 @@ def save(path: str | os.PathLike[str], mesh: Mesh) -> None:
     ensure(len(mesh.faces), f"{where}: the mesh has no triangle.")
     corners = np.add(mesh.centre, (np.asarray(mesh.vertices, float) - 0.5) * mesh.scale)
     whole = trimesh().Trimesh(corners, mesh.faces, process=False)
-    atomic_write(path, lambda temporary: whole.export(temporary, file_type=suffix[1:]))
+    decimals = max(8, 9 - math.floor(math.log10(max(np.abs(corners).max(), 1e-290))))
+    options = {"digits": decimals} if suffix == ".obj" else {}
+    atomic_write(path, lambda temporary: whole.export(temporary, file_type=suffix[1:], **options))
 
 
 def trimesh() -> Any:

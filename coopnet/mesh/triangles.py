@@ -80,7 +80,7 @@ def _crossed(where: str, field: NeuralField, axes: list[np.ndarray], level: floa
         ensure(np.isfinite(new).all(), f"{where}: the field has values in the box that are not finite.")
         least, most = min(least, new.min()), max(most, new.max())
         block = np.concatenate([known, new])  # the last plane is not evaluated twice, so neighbors agree on it
-        inside = block < level
+        inside = block <= level  # as for libigl
         within = sum(inside[_corner(c, block.shape)].astype(np.int8) for c in CORNERS)
         cells = np.argwhere((within > 0) & (within < 8))[:, None] + CORNERS
         values.append(block[tuple(np.moveaxis(cells, -1, 0))].reshape(-1))

@@ -30,6 +30,7 @@ SCRIPTS = {
     "mutants-rooms": "scripts/mutants.py",
     "outer-products": "benchmarks/outer_products.py",
     "host-functions": "benchmarks/host_functions.py",
+    "waiting": "benchmarks/waiting.py",
     "code-size": "benchmarks/code_size.py",
     "networks-haswell": "benchmarks/networks.py",
     "training-steps-haswell": "benchmarks/training_steps.py",

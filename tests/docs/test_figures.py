@@ -289,10 +289,10 @@ def test_whole_jobs_on_another_gpu():
         return f"{row['wall_ms']:.3f} ms ({'{}'}{row['psnr_db']:.2f} dB, {runs})"
 
     uniform, stratified = (took(own[job][0]) for job in ("config_hash", "config_hash/stratified"))
-    said = f"`config_hash` takes {uniform.format('picture ')}, with `cn.stratified` points {stratified.format('')}, and"
+    said = f"`config_hash` took {uniform.format('picture ')}, with `cn.stratified` points {stratified.format('')}, and"
     assert f"{said} tiny-cuda-nn {took(theirs['config_hash']).format('')}" in text
     ours, other = (f"{row['wall_ms']:.2f} ms" for row in (own["config_oneblob"][0], theirs["config_oneblob"]))
-    assert f"`config_oneblob` takes {ours} and tiny-cuda-nn {other}" in text
+    assert f"`config_oneblob` took {ours} and tiny-cuda-nn {other}" in text
     widths = [f"{own[job][0]['wall_ms']:.2f}" for job in ("16", "32", "64", "128")]
     assert f"take {', '.join(widths[:3])} and {widths[3]} ms with 16, 32, 64 and 128 units" in text
 

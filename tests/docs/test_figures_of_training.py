@@ -225,14 +225,16 @@ def test_small_batches_and_other_libraries():
     """What docs/limits.md and docs/coming_from/tiny_cuda_nn.md say in words."""
     pairs = [(theirs, own) for _, theirs, own in performance.beside_tiny_cuda_nn()]
     rows = {own["job"]: theirs["wall_ms"] / own["wall_ms"] for theirs, own in pairs}
-    assert 0.86 < rows["config_hash"] < 0.92 and rows["config_oneblob"] > 1.3
-    own = {r["job"]: r["wall_ms"] for r in results("whole-jobs-cuda") if "peer" not in r}
-    (theirs,) = [
-        r["wall_ms"] for r in results("whole-jobs-cuda") if (r["job"], r.get("peer")) == ("config_hash", "tiny-cuda-nn")
-    ]
-    assert 0.95 < own["config_hash/stratified"] / theirs < 1.05
-    assert "hash grid in about nine tenths of coopnet's time" in sentences_of("limits")
-    assert "own sample trains in about nine tenths of coopnet's time" in sentences_of("coming_from/tiny_cuda_nn")
+    assert rows["config_hash"] > 1 and rows["config_oneblob"] > 1
+    assert "Training steps take more than coopnet's" in sentences_of("coming_from/tiny_cuda_nn")
+
+
+def test_what_postponed_frees_save():
+    saved = {r["job"]: r["waiting_ms"] - r["postponed_ms"] for r in results("waiting-cuda")}
+    says(
+        f"takes away {saved['64']:.2f} ms of a step with 64 units, {saved['config_hash']:.2f} ms of `config_hash`, "
+        f"and {saved['config_oneblob']:.2f} ms of `config_oneblob`",
+    )
 
 
 def test_code_beyond_the_cache():
