@@ -27,6 +27,15 @@ def owned(value: Any) -> Any:
     return copy
 
 
+def own(value: Any) -> None:
+    """Replace the content of ``value``, a flat array or a tensor, by a copy in Dr.Jit's memory. If it has gradients,
+    which an optimizer's has, it stays.
+    """
+    flat = value.array if dr.is_tensor_v(value) else value
+    if not dr.grad_enabled(flat):
+        flat[:] = owned(flat)
+
+
 def from_numpy(numbers: np.ndarray, tp: type) -> Any:
     """The entries of a flat NumPy array as a ``tp`` that shares no memory with it."""
     shared = tp(numbers)

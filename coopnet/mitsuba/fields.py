@@ -11,6 +11,7 @@ import mitsuba as mi
 from ..checks import check_backend, check_type, ensure
 from ..field import NeuralField, check_built
 from ..io import load as load_field
+from ..jit.owned import own
 from . import variants
 
 
@@ -69,7 +70,9 @@ def sizes(field: NeuralField) -> dict[str, int]:
 
 def check_sizes(field: NeuralField, before: dict[str, int], where: str) -> None:
     """Raise ``ValueError`` unless parameters have the sizes ``before``; kernels would read beyond the end of shorter
-    ones.
+    ones. Those that a user has made of NumPy's memory are copied, as frozen functions read Dr.Jit's memory only.
     """
     for name, given in sizes(field).items():
         ensure(given == before[name], f"{where}: {name} has {given} entries now; {before[name]} are needed.")
+    for value in field.values():
+        own(value)

@@ -12,7 +12,7 @@ from typing import Any
 
 import drjit as dr
 
-from .divergence import float_arrays
+from .trees import leaves
 
 #: Share of the entries that may differ, and by how much of the largest: atomics add in another order each time.
 SHARE, TOLERANCE = 0.01, 1e-3
@@ -20,9 +20,11 @@ SHARE, TOLERANCE = 0.01, 1e-3
 
 def repeated(draws: list[tuple[int, tuple]]) -> str:
     """The warning if two of ``draws`` (:func:`coopnet.training.sampling.noting_draws`) are the same numbers."""
+    single = [v for _, words in draws for v in words if dr.width(v) == 1]
+    dr.eval(single)  # two keys of the same numbers are other variables
     seen = set()
     for stream, words in draws:
-        name = (stream, *(v.index for v in words))
+        name = (stream, *(int(v.numpy()[0]) if dr.width(v) == 1 else v.index for v in words))
         if name in seen:
             equal = f"two draws with the same key and stream {stream} are the same random numbers"
             return f"fit: {equal}; give one of them another stream, as in cn.uniform(..., stream={stream + 1})."
@@ -32,7 +34,7 @@ def repeated(draws: list[tuple[int, tuple]]) -> str:
 
 def changed(first: Any, again: Any) -> str:
     """The warning if a batch differs from the one that ``batch`` returned for the same key before."""
-    a, b = float_arrays(first), float_arrays(again)
+    a, b = _arrays(first), _arrays(again)
     # Dr.Jit gives equal expressions the same number, so that nothing needs to be evaluated in most cases
     pairs = [(v, w) for v, w in zip(a, b, strict=False) if v.index != w.index]
     dr.eval(pairs)
@@ -44,9 +46,16 @@ def changed(first: Any, again: Any) -> str:
     return f"fit: {problem}. {why}. {cure}."
 
 
+def _arrays(tree: Any) -> list[Any]:
+    """The arrays in a PyTree, flat and without their gradients."""
+    return [dr.detach(v.array if dr.is_tensor_v(v) else v) for v in leaves(tree)]
+
+
 def _differ(v: Any, w: Any) -> bool:
-    if dr.width(v) != dr.width(w):
+    if type(v) is not type(w) or dr.width(v) != dr.width(w):
         return True
+    if not dr.is_float_v(v):
+        return bool(dr.any(v != w))
     least = TOLERANCE * dr.max(dr.abs(v))
     different = (dr.abs(v - w) > least) | (dr.isnan(v) != dr.isnan(w))
     return bool(dr.count(different)[0] > SHARE * dr.width(v))

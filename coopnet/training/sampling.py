@@ -180,7 +180,7 @@ def _index_and_words(n: int, key: Key, dtype: type, samples: int | None, stream:
     width = samples if key.index is None else dr.width(key.index)
     index, step, seed = key.words(dr.uint32_array_t(dtype), width or 1)
     if (draws := _draws.get()) is not None:
-        draws.append((stream, (index, step, *seed)))
+        draws.append((stream, (step, *seed, *([] if key.index is None else [index]))))
     blocks = (philox4x32((block, index, step, streams.SAMPLES + stream), seed) for block in range(-(-n // 4)))
     return index, [word for words in blocks for word in words][:n]
 

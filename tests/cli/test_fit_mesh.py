@@ -71,6 +71,24 @@ def test_triangles_that_point_inwards(tmp_path, turned):
     assert ((drawn.distances < 0) == (radius < 0.4))[clear].all() and clear.sum() > 200
 
 
+@pytest.mark.parametrize("second", ["beside", "cavity"])
+def test_every_closed_surface_is_turned(tmp_path, second):
+    """Two bodies of which one is inside out, and a cavity with a triangle that points the other way."""
+    first, other = trimesh.creation.icosphere(subdivisions=3), trimesh.creation.icosphere(subdivisions=3)
+    other.apply_scale(0.5)
+    if second == "beside":
+        other.apply_translation([3, 0, 0])
+        other.invert()
+    else:
+        faces = other.faces.copy()
+        faces[7] = faces[7, ::-1]
+        other = trimesh.Trimesh(other.vertices, faces, process=False)
+    trimesh.util.concatenate([first, other]).export(tmp_path / "two.ply")
+    found = mesh.load(tmp_path / "two.ply")
+    volumes = [part.volume for part in trimesh.Trimesh(found.vertices, found.faces, process=False).split()]
+    assert sorted(np.sign(volumes)) == ([1, 1] if second == "beside" else [-1, 1])
+
+
 def test_polygons_and_groups_of_obj(tmp_path):
     """A cube of quadrilaterals in two groups, whose material file is not there."""
     corners = [f"v {x} {y} {z}" for x in (0, 2) for y in (0, 1) for z in (0, 1)]

@@ -68,6 +68,27 @@ def test_as_libigl_finds_it_in_the_whole_grid(backend, monkeypatch, chunk):
     assert len(shared) > 0.95 * len(faces) == 0.95 * len(found.faces)  # others differ by rounding
 
 
+@pytest.mark.parametrize("resolution", [10, 20, 40])
+def test_corners_on_the_surface(backend, resolution):
+    """Values at corners of cells that are exactly the level, at the tips and in the faces."""
+    found = mesh.extract(octahedron(backend), resolution, region=(0, 0, 0, 1, 1, 1), level=-0.05)
+    whole = trimesh.Trimesh(found.vertices, found.faces, process=False)
+    assert found.watertight and whole.volume == pytest.approx(4 / 3 * 0.25**3, rel=0.1)
+    plane = octahedron(backend)
+    plane.set_matrix("network.layers.2.weights", np.float32([[1, 0, 0, -1, 0, 0]]))
+    plane.set_matrix("network.layers.2.bias", np.float32([0]))  # x - 1/2
+    found = mesh.extract(plane, resolution)
+    assert trimesh.Trimesh(found.vertices, found.faces).area == pytest.approx(1, rel=1e-5)
+
+
+def test_small_coordinates_are_kept(tmp_path):
+    vertices = 1e-9 * np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0.123456789]])
+    mesh.save(tmp_path / "a.obj", mesh.Mesh(vertices + 0.5, np.array([[0, 1, 2]]), False, (0.0, 0.0, 0.0), 1.0))
+    lines = (tmp_path / "a.obj").read_text().splitlines()
+    written = [list(map(float, line.split()[1:4])) for line in lines if line.startswith("v ")]
+    np.testing.assert_allclose(written, vertices, rtol=1e-6, atol=1e-16)
+
+
 def test_a_box_that_cuts_it_leaves_a_hole(backend):
     bounds = ((0, 0, 0), (1, 1, 0.5))
     found = mesh.extract(octahedron(backend), 16, region=(0, 0, 0, 1, 1, 0.5))

@@ -96,3 +96,13 @@ def test_caches_have_scenes(way):
         way(cache)
     with pytest.raises(TypeError, match=r"^RadianceCacheIntegrator: it belongs to a cache, and cannot be copied"):
         way(cache.integrator())
+
+
+@both
+def test_media(way):
+    """With the phase function, or not at all."""
+    plain = cn.mitsuba.NeuralMedium(make(3, 1), albedo=0.5)
+    is_another(plain.field, way(plain).field)
+    for phase in (mi.load_dict({"type": "hg", "g": 0.9}), cn.mitsuba.NeuralPhase(make(3, 1))):
+        with pytest.raises(TypeError, match=r"^NeuralMedium: a copy would lose its phase function"):
+            way(cn.mitsuba.NeuralMedium(make(3, 1), albedo=0.5, phase=phase))

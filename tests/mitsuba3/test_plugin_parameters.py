@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import drjit as dr
 import numpy as np
 import pytest
 
@@ -50,3 +51,24 @@ def test_light_paths():
     options = [("path", 2**10), ("ptracer", 2**16)]
     pictures = [np.array(mi.render(scene, integrator=mi.load_dict({"type": n}), spp=s)) for n, s in options]
     assert np.allclose(*(p.mean((0, 1)) for p in pictures), rtol=0.05)
+
+
+@pytest.mark.parametrize("latent", [[0.3, 0.4], GRID], ids=["constant", "grid"])
+def test_numbers_of_numpy_in_a_frozen_render(latent):
+    """Calls would read NumPy's memory at the address of the recording, where later other numbers are, or none."""
+    bsdf = cn.mitsuba.NeuralBSDF(cn.mitsuba.Decoder(made(10, bias=True)), latent, lobes=[0.5, 0.3])
+    scene = mi.load_dict({
+        "type": "scene", "light": {"type": "constant"}, "ball": {"type": "sphere", "bsdf": bsdf},
+        "sensor": {"type": "perspective", "film": {"type": "hdrfilm", "width": 6, "height": 6},
+                   "to_world": mi.ScalarTransform4f().look_at([0, -4, 1], [0, 0, 0], [0, 0, 1])},
+    })  # fmt: skip
+    integrator, params = cn.mitsuba.NeuralPath(max_depth=3), mi.traverse(scene)
+    frozen = dr.freeze(lambda scene, integrator, seed: mi.render(scene, integrator=integrator, spp=2, seed=seed))
+    (key,) = [k for k in params.keys() if ".latent" in k]  # noqa: SIM118 - it is no mapping
+    first = np.array(params[key]).ravel()
+    for i in range(6):
+        params[key] = mi.Float((first + 0.3 * i).astype(np.float32))
+        params.update()
+        picture = frozen(scene, integrator, dr.opaque(mi.UInt32, 3)).numpy()
+        expected = mi.render(scene, integrator=integrator, spp=2, seed=3).numpy()
+        np.testing.assert_allclose(picture, expected, rtol=1e-3, atol=1e-4)

@@ -47,6 +47,34 @@ def test_noise_that_equals_the_coordinates(backend, ns, draw):
     assert not told(backend, lambda key: ([cn.uniform(1, key, ns.Float, 64)[0]], [noise(key.fold_in(7))]))
 
 
+@pytest.mark.parametrize("kind", ["fold_in", "keys", "sizes"])
+def test_equal_numbers_of_other_keys_and_sizes(backend, ns, kind):
+    def batch(key):
+        one, other = {
+            "fold_in": lambda: (key.fold_in(3), key.fold_in(3)),
+            "keys": lambda: (cn.Key(5, step=key.step), cn.Key(5, step=key.step)),
+            "sizes": lambda: (key, key),
+        }[kind]()
+        (x,) = cn.uniform(1, one, ns.Float, 64)
+        (noise,) = cn.uniform(1, other, ns.Float, 65 if kind == "sizes" else 64)
+        return [x], [x + dr.gather(ns.Float, noise, dr.arange(ns.UInt32, 64))]
+
+    (message,) = told(backend, batch)
+    assert re.search(REPEATED, message)
+    distinct = lambda key: ([cn.uniform(1, key.fold_in(3), ns.Float, 64)[0]], cn.uniform(1, key, ns.Float, 64))  # noqa: E731
+    assert not told(backend, distinct)
+
+
+def test_integers_that_python_changes(backend, ns):
+    count = itertools.count()
+
+    def batch(key):
+        return dr.arange(ns.UInt32, 10) + next(count)
+
+    (message,) = told(backend, batch, objective=lambda f, rows, key: dr.square(f([ns.Float(rows)])[0]))
+    assert re.search(CHANGED, message)
+
+
 def test_an_objective_that_draws_what_the_batch_drew(backend, ns):
     def objective(stream):
         return lambda f, x, key: dr.square(f(x)[0] - cn.uniform(1, key, ns.Float, 64, stream=stream)[0])
@@ -90,7 +118,7 @@ def test_batches_that_are_functions_of_the_key(backend, ns):
         return dr.while_loop((x, ns.UInt32(0)), lambda x, i: i < 3, lambda x, i: (x * x, i + 1))[0]
 
     def nan(key):
-        return dr.select(gathered(key) < 0, dr.nan, looped(key.fold_in(3)))
+        return dr.select(gathered(key.fold_in(5)) < 0, dr.nan, looped(key.fold_in(3)))
 
     for x in (gathered, looped):
         assert not told(backend, lambda key, x=x: ([x(key)], [dr.sin(x(key.fold_in(9)))]))

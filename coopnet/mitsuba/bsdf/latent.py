@@ -12,6 +12,7 @@ import numpy as np
 
 from ...checks import check_type, ensure, shown
 from ...field import NeuralField
+from ...jit.owned import own
 from ...jit.unpacked import Traversed
 from ...nn import Encoding, Identity
 from ...nn.tree import children
@@ -72,6 +73,7 @@ class Latent(Traversed):
         elif self.count:
             given = dr.width(self.constants)
             ensure(given == self.count, f"{where} has {given} numbers now; {self.count} are needed.")
+            own(self.constants)
 
     def source(self) -> Any:
         """The constructor's ``source``: a built field, or a list of numbers."""

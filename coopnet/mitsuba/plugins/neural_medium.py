@@ -162,12 +162,9 @@ def NeuralMedium() -> type:
         def __reduce__(self) -> tuple:
             names = ("field", "light", "density", "color", "scale", "albedo", "maximum", "key")
             options = {name: getattr(self, name) for name in names} | {"to_world": self.placed.transform()}
-            phase = self.phase_function()
-            if type(phase).__name__ != "PhaseFunction":  # a plugin of Python's
-                options["phase"] = phase
-            elif phase.class_name() != "IsotropicPhaseFunction":
-                problem = "a copy would lose its phase function, which is Mitsuba's own and cannot be copied"
-                raise TypeError(f"NeuralMedium: {problem}; make a NeuralMedium with phase= instead.")
+            problem = "a copy would lose its phase function; make another NeuralMedium with phase= instead"
+            isotropic = self.phase_function().class_name() == "IsotropicPhaseFunction"
+            ensure(isotropic, f"NeuralMedium: {problem}.", TypeError)
             return remade, ("NeuralMedium", options, self.id())
 
         @classmethod
