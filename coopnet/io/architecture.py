@@ -157,7 +157,10 @@ def _difference(given: Any, own: Any, name: str) -> str:
         i = next(i for i, (a, b) in enumerate(itertools.zip_longest(*names)) if a != b)
         return f"{name}.{i} is {names[0][i]} there, and {names[1][i]} here"
     else:
-        return "" if given == own else f"{name or 'the architecture'} is {shown(given)} there, and {shown(own)} here"
+        scheduled = name.rpartition(".")[2] in _SCHEDULED
+        hint = " (if a schedule sets it, set it before fit, too)" if scheduled else ""
+        there = f"{name or 'the architecture'} is {shown(given)} there, and {shown(own)} here{hint}"
+        return "" if given == own else there
     return next(filter(None, itertools.starmap(_difference, parts)), "")
 
 
