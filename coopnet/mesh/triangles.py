@@ -44,9 +44,9 @@ def extract(
             are not finite; no surface in the box.
         ImportError: the packages libigl or trimesh are missing.
 
-    >>> found = mesh.fit_mesh(mesh.load("cube.obj"), "out", width=16, steps=200, points=4000, progress=False)
-    >>> surface = mesh.extract(found.field, 32)
-    >>> mesh.save("learned.ply", surface)
+    >>> field = cn.NeuralField(None, cn.Linear(3, 1)).build()  # 0 in a plane through the origin
+    >>> surface = mesh.extract(field, 32, region=(-1, -1, -1, 1, 1, 1))
+    >>> mesh.save("plane.ply", surface)
     """
     where = "mesh.extract"
     check_drawable(where, field, 3)
