@@ -14,7 +14,7 @@ UNMEASURED = {
     "dropout": 17, "encodings": 2, "export": 9, "export_gallery": 6, "faq": 1, "gradients": 1, "installation": 5,
     "limits": 2, "many_fields": 1, "mitsuba": 8, "mitsuba_light": 5, "neural_path": 1, "performance/gradients": 5,
     "performance/networks": 2, "performance/whole_jobs": 1, "precision": 1, "pytorch": 6, "reliability": 15,
-    "rendering": 8, "ten_minutes": 1, "textures": 3, "uncertainty": 11, "uncertainty_quality": 6, "weights": 1,
+    "rendering": 8, "ten_minutes": 1, "textures": 3, "uncertainty": 14, "uncertainty_quality": 6, "weights": 1,
     "which_settings": 11, "why_training_fails": 1, "your_data": 1,
 }  # fmt: skip
 
