@@ -18,8 +18,9 @@ MAX_PIXELS = 10**8  #: of a rendered picture, held in memory as a whole
 
 def checkpoint_file(path: Path | None) -> Path | None:
     """The checkpoint ``path``; of a folder of ``coopnet fit``, the one in it."""
-    inside = None if path is None else path / "field.safetensors"
-    return inside if inside is not None and path is not None and path.is_dir() and inside.is_file() else path
+    if path is None or not (path / "field.safetensors").is_file():
+        return path
+    return path / "field.safetensors"
 
 
 def drop_probability(p: float | None) -> float | None:
@@ -105,6 +106,12 @@ def prepare_directory(path: Path, names: tuple[str, ...] = ()) -> None:
         raise OSError(f"cannot write to the directory {str(path)!r}: {error.strerror}.") from None
 
 
+_CHECKPOINT = typer.Argument(
+    metavar="CHECKPOINT", help="A checkpoint, such as field.safetensors, or the folder of coopnet fit.",
+    callback=checkpoint_file,
+)  # fmt: skip
+CHECKPOINT = Annotated[Path, _CHECKPOINT]
+CHECKPOINT_OR_NONE = Annotated[Path | None, _CHECKPOINT]
 FORCE = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
 REGION = Annotated[
     Any,

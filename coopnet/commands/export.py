@@ -16,10 +16,7 @@ from .render import VIEW, learned_region
 
 
 def export(
-    checkpoint: Annotated[Path, typer.Argument(
-     metavar="FIELD", help="The checkpoint, such as field.safetensors.",
-     callback=args.checkpoint_file,
- ),],
+    checkpoint: args.CHECKPOINT,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Where the files go.")],
     to: Annotated[
         Literal["slang", "slang-coopvec", "glsl", "wgsl", "c", "numpy", "html"],

@@ -21,19 +21,14 @@ from .errors import about
 
 
 def info(
-    checkpoint: Annotated[
-        Path | None, typer.Argument(
-     metavar="FIELD", help="A checkpoint to describe instead of the machine.",
-     callback=args.checkpoint_file,
- ),
-    ] = None,
+    checkpoint: args.CHECKPOINT_OR_NONE = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for bug reports.")] = False,
 ) -> None:  # fmt: skip
     """Show which Dr.Jit, LLVM, CUDA and packages were found, and how to install what is missing.
 
-    Without FIELD the exit code is always 0, even if something is missing. With FIELD, describes the field of the
-    checkpoint: its SHA-256, of which exported sources show the first 32 digits, what it learned and for how long,
-    which versions wrote it, and its layers with their sizes.
+    Without CHECKPOINT the exit code is always 0, even if something is missing. With CHECKPOINT, describes its field:
+    its SHA-256, of which exported sources show the first 32 digits, what it learned and for how long, which versions
+    wrote it, and its layers with their sizes.
     """
     if checkpoint is not None:
         with about(checkpoint):

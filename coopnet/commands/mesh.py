@@ -15,12 +15,7 @@ from .errors import about, about_options
 
 
 def mesh(
-    checkpoint: Annotated[
-        Path, typer.Argument(
-     metavar="CHECKPOINT", help="Of a signed distance, such as field.safetensors.",
-     callback=args.checkpoint_file,
- ),
-    ],
+    checkpoint: args.CHECKPOINT,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The PLY, OBJ or STL to write.")],
     resolution: Annotated[
         int, typer.Option(metavar="N", help="Cells along the longest side of the box.", min=2, max=1024)

@@ -20,12 +20,7 @@ SIDE = 512  #: of a picture, if neither --size nor the checkpoint says its size
 
 
 def render(
-    checkpoint: Annotated[
-        Path, typer.Argument(
-     metavar="CHECKPOINT", help="A checkpoint, such as field.safetensors of coopnet fit.",
-     callback=args.checkpoint_file,
- ),
-    ],
+    checkpoint: args.CHECKPOINT,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The picture to write.")],
     size: Annotated[
         Any,

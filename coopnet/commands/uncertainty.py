@@ -18,15 +18,10 @@ SIDE = 256  #: of the map, if neither --size nor the checkpoint says its size
 
 
 def uncertainty(
-    checkpoint: Annotated[
-        Path, typer.Argument(
-     metavar="FIELD", help="The checkpoint of an image, by coopnet fit or cn.save.",
-     callback=args.checkpoint_file,
- ),
-    ],
+    checkpoint: args.CHECKPOINT,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="The PNG; default FIELD's name with _uncertainty.png."),
+        typer.Option("-o", "--output", metavar="FILE", help="The PNG; default CHECKPOINT_uncertainty.png beside it."),
     ] = None,
     method: Annotated[
         Literal["auto", "dropout", "std"],

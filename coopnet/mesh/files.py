@@ -96,10 +96,12 @@ def _outward(corners: np.ndarray, faces: np.ndarray) -> np.ndarray:
     library = libigl()
     faces, parts = (np.asarray(v, np.int64) for v in library.bfs_orient(faces))
     surfaces = [faces[parts.ravel() == part] for part in np.unique(parts)]
+    low, high = (np.array([end(corners[s], axis=(0, 1)) for s in surfaces]) for end in (np.min, np.max))
     for i, surface in enumerate(surfaces):
         a, b, c = (corners[surface[:, k]] - corners.mean(axis=0) for k in range(3))
         point = np.ascontiguousarray(corners[surface[:1, 0]])
-        others = surfaces[:i] + surfaces[i + 1 :]
+        boxes = ((low < point) & (point < high)).all(axis=1)  # others cannot surround it
+        others = [surfaces[j] for j in np.flatnonzero(boxes) if j != i]
         around = sum(abs(library.winding_number(corners, other, point)[0]) > 0.5 for other in others)
         inwards = np.einsum("ij,ij->", a, np.cross(b, c)) < 0
         if inwards != (around % 2 == 1):

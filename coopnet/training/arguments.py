@@ -60,8 +60,8 @@ def check_run(
     check_type(where, "batch", batch, Callable, f"a function {given} -> (coordinates, targets)")
     steps = check_int(where, "steps", steps, 0, 2**32 - 1, "an int of at least 0 and fewer than 2^32")
     seed = check_unsigned(where, "seed", seed)
-    made = isinstance(optimizer, Optimizer) or not callable(optimizer)
-    needed = "a drjit.opt optimizer, such as coopnet.training.Adam(1e-3)" + ("," if made else " or optimizer(),")
+    made = " or optimizer()" if callable(optimizer) else ""
+    needed = f"a drjit.opt optimizer, such as coopnet.training.Adam(1e-3){made},"
     check_type(where, "optimizer", optimizer, Optimizer, needed)
     flat = not isinstance(optimizer, Muon)
     matrices = "the optimizer is a Muon, which needs matrices; a field's parameters are flat arrays"

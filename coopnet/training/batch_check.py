@@ -20,10 +20,12 @@ SHARE, TOLERANCE = 0.01, 1e-3
 
 def repeated(draws: list[tuple[int, tuple]]) -> str:
     """The warning if two of ``draws`` (:func:`coopnet.training.sampling.noting_draws`) are the same numbers."""
-    single = [v for _, words in draws for v in words if dr.width(v) == 1]
-    dr.eval(single)  # two keys of the same numbers are other variables
+    streams = [stream for stream, _ in draws]
+    several = [(stream, words) for stream, words in draws if streams.count(stream) > 1]
+    dr.eval([v for _, words in several for v in words if dr.width(v) == 1])
     seen = set()
-    for stream, words in draws:
+    for stream, words in several:
+        # two keys of the same numbers are other variables
         name = (stream, *(int(v.numpy()[0]) if dr.width(v) == 1 else v.index for v in words))
         if name in seen:
             equal = f"two draws with the same key and stream {stream} are the same random numbers"

@@ -9,7 +9,7 @@ from typing import Any
 import drjit as dr
 from drjit.opt import Optimizer
 
-from ..checks import ensure, plain
+from ..checks import plain
 from ..checks.warn import warn
 from ..engine import ExternalProducts, innermost, leaving, loss_inside
 from ..field import NeuralField
@@ -240,11 +240,11 @@ class Step:
         try:
             return self.loss(y, targets, **({"pdf": pdf[0]} if pdf else {}))
         except TypeError as error:
-            lists = "'list'" in str(error) and not isinstance(error.__cause__, TypeError)
+            if "'list'" not in str(error):
+                raise
             hint = "loss gets two lists, with an array for each output, as in"
             code = "lambda y, t: sum(dr.square(a - b) for a, b in zip(y, t))"
-            ensure(not lists, f"fit: loss raised TypeError: {error}; {hint} {code}.", TypeError)
-            raise
+            raise TypeError(f"fit: loss raised TypeError: {error}; {hint} {code}.") from error
 
     def pullback(self, losses: Any) -> None:
         """Backpropagate the scaled mean loss and penalty to the optimizer's parameters."""

@@ -21,7 +21,7 @@ from .std import has_std
 
 _WHERE = "calibrate"
 METHODS = ("factor", "noise", "isotonic")
-#: From this factor on, noise is likelier than a field that is so sure of itself.
+#: Above this factor, noise in the values held out is the likely reason.
 NOISY = 10
 #: Steps to the largest likelihood.
 STEPS = 2000
@@ -112,7 +112,7 @@ def calibrate(
         RuntimeError: called while Dr.Jit records a function or loop.
 
     Warns:
-        RuntimeWarning: the factor is above 10, as if deviations were those of a field, and errors those of noise.
+        RuntimeWarning: the factor is above 10, for which noise in the values held out is the likely reason.
 
     >>> calibrated = cn.calibrate(field, ([u, v], [u, v, u]), samples=8)
     >>> mean, deviation = calibrated(p)

@@ -93,6 +93,14 @@ def test_the_page_on_uncertainty_keeps_its_word(capsys):
     assert max(data) < 0.015 and none == pytest.approx([0.4, 0.05], rel=0.15) and area[0] > 0.98
 
 
+def test_noise_that_varies_is_learned(capsys):
+    (code,) = (block for block in blocks("uncertainty") if "gaussian_nll" in block)
+    assert "0.9, within 0.02" in code and "below 0.1" in code
+    exec(compile(code, "<page>", "exec"), {"__name__": "page"})
+    inside, off = (float(n) for n in re.findall(r"\d+\.\d+", capsys.readouterr().out))
+    assert abs(inside - 0.9) < 0.02 and off < 0.1
+
+
 def test_two_passes_of_the_page_on_dropout():
     """What its first program adds up is the gradient of one pass."""
     names: dict = {}
