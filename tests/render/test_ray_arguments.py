@@ -105,7 +105,7 @@ def test_rows_of_ends(ns, row):
 @pytest.mark.parametrize("number", [np.float32, np.float64, np.float16, np.int32, np.array])
 def test_numbers_of_numpy(ns, number):
     def traced(end):
-        return cn.render.sphere_trace(sphere, [0, 0, -3], [0, 0, 1], end, active=ns.Bool(True)).t
+        return cn.render.sphere_trace(sphere, ns.Array3f(0, 0, -3), [0, 0, 1], end, active=ns.Bool(True)).t
 
     assert np.array_equal(traced(number(4)).numpy(), traced(4.0).numpy())
 
