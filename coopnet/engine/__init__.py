@@ -39,7 +39,7 @@ vectors in memory
 from .activations import FUNCTIONS
 from .affine import Affine
 from .branches import Branching
-from .elementwise import Mask, Nonlinearity, fused
+from .elementwise import LearnedMask, Mask, Nonlinearity, fused
 from .evaluate import evaluate, input_gradient
 from .explain import Explanation, explain
 from .external_products import ExternalProducts, innermost, leaving
@@ -56,6 +56,7 @@ __all__ = [
     "Explanation",
     "ExternalProducts",
     "InnerLoss",
+    "LearnedMask",
     "LoopBanks",
     "Mask",
     "Nonlinearity",

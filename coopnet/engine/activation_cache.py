@@ -201,7 +201,7 @@ class ActivationCache(Store):
         kept = [list(bundle) for bundle in zip(*[iter(self._kept)] * plan.vectors, strict=True)]
         if plan.situation.network.branches:
             return plan.evaluate(self.ops, xs, key, _Kept(kept))
-        return KeptTape(self.ops, plan.split(xs), kept, self._outputs, key)
+        return KeptTape(plan.at(self.ops, xs), plan.bundle(xs), kept, self._outputs, key)
 
 
 class KeptTape(Tape):

@@ -98,9 +98,6 @@ class Affine(Op):
         views = (self.weights, self.bias)
         return all(v is None or is_zero(v.buffer) for v in views)
 
-    def map(self, function: Callable[[Any], Any]) -> Op:
-        return function(self)
-
     def moved(self, move: Callable[[Any], Any]) -> Affine:
         """The same op with ``move(view)`` for its views."""
         return Affine(Weights(move(self.weights), move(self.bias), self.layout), origin=self.origin)

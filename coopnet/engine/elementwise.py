@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import drjit as dr
@@ -115,6 +115,57 @@ class Mask(Elementwise):
 
     def slope(self, w: Any, record: Record, key: Key | None) -> Any:
         return self.layer(w, key)
+
+
+class LearnedMask(Op):
+    """Dropout whose rate is learned.
+
+    ``layer`` is called as that of :class:`Mask`. Its attribute ``relaxed`` says whether masks depend on the rate
+    ``layer.logit`` smoothly. Then ``mask(x, rate, key)`` returns the factors of the elements of ``x``, and the
+    derivatives of these by the rate, as vectors.
+    """
+
+    dropout = piecewise_linear = True
+
+    def __init__(self, layer: Any, mask: Callable[[Any, Any, Key], tuple[Any, Any]], rate: Any = None):
+        self.layer, self.mask, self._rate = layer, mask, rate
+
+    @property
+    def rate(self) -> Any:  # type: ignore[override]
+        return self._rate if self._rate is not None else self.layer.logit.value.data if self.layer.relaxed else None
+
+    def with_rate(self, rate: Any) -> LearnedMask:
+        """The same op with another rate."""
+        return LearnedMask(self.layer, self.mask, rate)
+
+    def evaluate(self, x: Bundle, key: Key | None, store: Store | None = None) -> Record:
+        mask = None if key is None or self.rate is None else self.mask(x[0], self.rate, key)
+        record = MaskedRecord(self, x, [v * mask[0] if mask else self.layer(v, key) for v in x])
+        record.mask = mask
+        return record
+
+    def pullback(self, record: Record, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
+        assert isinstance(record, MaskedRecord)
+        if record.mask is None:
+            return [self.layer(d, key) for d in dy]
+        (factors, slopes), single = record.mask, type(self.rate)
+        terms = [d * packed(v) * slopes for d, v in zip(dy, record.x, strict=True)]
+        self.rate_gradient = sum((single(t) for term in terms for t in term), single(0))
+        return [d * factors for d in dy]
+
+    def jvp(self, record: Record, moving: Any, dx: Bundle, key: Key | None) -> Bundle:
+        assert isinstance(record, MaskedRecord)
+        dx = [packed(d) for d in dx]
+        if record.mask is None:
+            return [self.layer(d, key) for d in dx]
+        factors, slopes = record.mask
+        return [d * factors + packed(v) * slopes * v.type(moving.rate) for d, v in zip(dx, record.x, strict=True)]
+
+
+class MaskedRecord(Record):
+    """A record with the ``mask`` of a :class:`LearnedMask`."""
+
+    mask: Any = None
 
 
 class MaskedNonlinearity(Op):

@@ -54,7 +54,7 @@ def evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
 
 
 def _evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
-    s = situation_of(ops, x)
+    s = situation_of(ops, x, key)
     if len(x) > 1 and (tangents := choose(TANGENTS, s)[0]) != "at once":
         return _in_parts(ops, x, key, tangents_at_a_time(s), tangents == "some at a time, by several kernels")
     x = varying(_widened(x, s.samples), next(iter(s.network.buffers), None))
@@ -62,13 +62,14 @@ def _evaluate(ops: Sequence[Op], x: Bundle, key: Key | None) -> Bundle:
     return STRATEGIES[strategy](Plan(s, strategy), x, key)
 
 
-def situation_of(ops: Sequence[Op], x: Bundle) -> Situation:
+def situation_of(ops: Sequence[Op], x: Bundle, key: Key | None) -> Situation:
     """The situation of ``ops``, evaluated now on the bundle ``x``."""
     network, xs, caller = Network(ops), flat(x), external_products.innermost()
     return here(
         network, type(xs[0]), dr.width(xs), vectors=len(x), weights=dr.grad_enabled(network.buffers),
-        inputs=dr.grad_enabled(xs), frozen=frozen(), stacked=stacked() is not None,
-        caller=caller is not None and caller.knows(network.buffers), runs=0 if caller is None else caller.runs,
+        inputs=dr.grad_enabled(xs), rates=key is not None and dr.grad_enabled(network.rates), frozen=frozen(),
+        stacked=stacked() is not None, caller=caller is not None and caller.knows(network.buffers),
+        runs=0 if caller is None else caller.runs,
     )  # fmt: skip
 
 
@@ -105,7 +106,7 @@ def _differentiable(plan: Plan, x: Bundle, key: Key | None) -> Bundle:
     where, _ = choose(LOSSES, StepLoss(loss is not None, plan.strategy))
     if loss is not None and where == "the call for banks":
         operation, plan.loss, loss.taken = InnerLossOp, loss, True
-    return plan.split(dr.custom(operation, plan, plan.buffers, flat(x), key, *operation.more_inputs(plan)))
+    return plan.split(dr.custom(operation, plan, plan.buffers, plan.inputs(x), key, *operation.more_inputs(plan)))
 
 
 OPERATIONS: dict[str, type[NetworkOp]] = {
@@ -175,7 +176,7 @@ def input_gradient(ops: Sequence[Op], x: Any, key: Key | None) -> tuple[Any, lis
         x: its input, a ``CoopVec`` or :class:`UnpackedVector`.
     """
     # weights may have gradients enabled, but the results are not differentiated
-    s = situation_of(ops, [x])._replace(weights=False, inputs=True)
+    s = situation_of(ops, [x], key)._replace(weights=False, inputs=True, rates=False)
     s = s._replace(memory_left=ActivationCache.fits(Plan(s, "store"), flat([x]), key))
     with unmasked(x.type):
         strategy, _ = choose(INPUT_GRADIENTS, s)

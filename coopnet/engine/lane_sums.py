@@ -49,7 +49,7 @@ class LaneSumOp(NetworkOp):
         uint32 = dr.uint32_array_t(leaf)
         key, sample = arguments_of(self.key, uint32, samples), batch_sample([*dys, *self.xs], samples)
         dr.eval(dys, key, sample)
-        dxs = [dr.empty(type(v), samples) for v in self.xs] if self.plan.situation.inputs else []
+        dxs = [dr.empty(type(v), samples) for v in self.plan.differentiated(self.xs)]
         matrices = [_Matrix(op, leaf) for op in affine(self.ops)]
         lanes = lanes_for(samples)
         first = dr.arange(uint32, lanes)

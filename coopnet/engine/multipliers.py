@@ -122,6 +122,8 @@ def with_multipliers(ops: Sequence[Op], offer: str, back: bool = False, inputs: 
     made: list[Any] = []
 
     def multiplied(op: Any) -> Any:
+        if not op.affine:
+            return op
         turns = op.layout is not None and op.layout.transposed is not None
         forth = described(op.weights, False, offer)
         there = described(op.weights, True, offer, turns and op.layout.transposed.layout == op.weights.layout)

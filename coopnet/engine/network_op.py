@@ -15,7 +15,7 @@ from ..jit.masks import present, unmasked
 from ..jit.registers import request_registers
 from ..random.key import Key
 from .multipliers import for_backward
-from .ops import Bundle, Op, Store, Tape, Visit, evaluate, jvp, matrices, pullback, rebase
+from .ops import Bundle, Op, Store, Tape, Visit, evaluate, jvp, matrices, pullback, rated, rebase, with_rates
 from .situation import Situation
 
 
@@ -23,6 +23,7 @@ class Plan:
     """The network that a :class:`NetworkOp` evaluates, and its :class:`Situation`; to Dr.Jit, not a PyTree.
 
     Inputs, outputs and their gradients are lists of arrays: the components of a bundle's vectors, one after the other.
+    If learned rates of dropout have gradients, the rates follow the components of the inputs.
     """
 
     def __init__(self, situation: Situation, strategy: str):
@@ -33,22 +34,45 @@ class Plan:
         #: The :class:`~.inner_loss.InnerLoss` that the backward pass computes, if any.
         self.loss: Any = None
 
+        self.rates = situation.network.rates if situation.rates else []
+
     def split(self, components: Sequence[Any]) -> Bundle:
         """The bundle whose components are in a flat list."""
         return [drnn.CoopVec(vector) for vector in split(components, self.vectors)]
 
+    def inputs(self, x: Bundle) -> list:
+        """The list of inputs for the bundle ``x``."""
+        if not self.situation.symbolic:
+            return flat(x) + self.rates
+        # Ordinary operations, by which Dr.Jit records that a symbolic loop depends on the rate. It cannot sum up the
+        # gradients of lanes there.
+        return flat(x) + [rate * 1 + dr.zeros(type(rate), self.situation.samples) for rate in self.rates]
+
+    def bundle(self, xs: Sequence[Any]) -> Bundle:
+        """The bundle of the inputs ``xs``."""
+        return self.split(xs[: len(xs) - len(self.rates)])
+
+    def at(self, ops: Sequence[Op], xs: Sequence[Any]) -> Sequence[Op]:
+        """``ops`` with the rates of the inputs ``xs``, or with tangents of the rates."""
+        return with_rates(ops, xs[-len(self.rates) :]) if self.rates else ops
+
+    def differentiated(self, xs: Sequence[Any]) -> Sequence[Any]:
+        """Those of the inputs ``xs`` whose gradients the backward pass returns."""
+        return xs if self.situation.inputs else xs[len(xs) - len(self.rates) :]
+
     def evaluate(
         self, ops: Sequence[Op], xs: list, key: Key | None, store: Store | None = None, ordered: bool = False
     ) -> Tape:  # fmt: skip
-        return evaluate_in_kernel(ops, self.split(xs), key, store, ordered, slopes=self.situation.cuda)
+        return evaluate_in_kernel(self.at(ops, xs), self.bundle(xs), key, store, ordered, slopes=self.situation.cuda)
 
     def pullback(self, tape: Tape, dys: list, key: Key | None, visit: Visit) -> list:
-        """The inputs' gradients (empty unless wanted); ``visit`` as for :func:`pullback`."""
+        """The gradients of the inputs that are :meth:`differentiated`; ``visit`` as for :func:`pullback`."""
         dx = pullback(tape, self._vectors(dys, tape), key, self.situation.inputs, visit, self.situation.cuda)
-        return flat(dx) if self.situation.inputs and dx is not None else []
+        found = flat(dx) if self.situation.inputs and dx is not None else []
+        return found + [op.rate_gradient for op in rated(tape.ops)] if self.rates else found
 
     def jvp(self, tape: Tape, moving: Sequence[Op], dxs: list, key: Key | None) -> list:
-        return flat(jvp(tape, moving, self._vectors(dxs, tape), key))
+        return flat(jvp(tape, self.at(moving, dxs), self._vectors(dxs[: len(dxs) - len(self.rates)], tape), key))
 
     def _vectors(self, components: Sequence[Any], tape: Tape) -> Bundle:
         """The bundle of tangents or cotangents along ``tape``, which are often constants."""
@@ -105,18 +129,23 @@ class NetworkOp(dr.CustomOp):
         dys = present(dys, samples)
         with unmasked(type(dys[0])):
             dxs, gradients = self.pull_back(dys, samples)
-            if self.plan.situation.inputs:
-                self.set_grad_in("xs", dxs)
+            if dxs:
+                others = [type(v)(0) for v in self.xs[: len(self.xs) - len(dxs)]]
+                self.set_grad_in("xs", others + dxs)
             if gradients is not None:
                 self.set_grad_in("buffers", gradients)
 
     def pull_back(self, dys: list, samples: int) -> tuple[list, list | None]:
-        """The gradients of ``xs``, if wanted, and of ``buffers``, from the cotangents ``dys`` of the outputs.
+        """The gradients of those ``xs`` that are :meth:`~Plan.differentiated`, and of ``buffers``, from the cotangents
+        ``dys`` of the outputs.
 
         Those of ``buffers`` are ``None`` if they are added later. Without an override, weights get none.
         """
         # masked lanes have cotangents of 0, but their derivatives may be infinite
-        return only(live(dys), self.plan.pullback(self.taped(), dys, self.key, lambda *_: None)), None
+        dxs = only(live(dys), self.plan.pullback(self.taped(), dys, self.key, lambda *_: None))
+        if self.plan.rates and not self.plan.situation.symbolic:
+            dr.schedule(dxs)  # or Dr.Jit would sum up the gradients of rates in a kernel of their own
+        return dxs, None
 
     def name(self) -> str:
         return f"coopnet.{type(self).__name__}"
@@ -138,7 +167,8 @@ def evaluate_in_kernel(
 def in_use(ops: Sequence[Op], vectors: int) -> int:
     """Number of components in registers at a time in the backward pass of ``vectors`` vectors.
 
-    They are the inputs of all affine ops, and the cotangents of one.
+    They are the inputs of all affine ops, and the cotangents of one; with learned rates, also factors and slopes.
     """
     shapes = [view.shape for view in matrices(ops)]
-    return vectors * (sum(columns for _, columns in shapes[1:]) + max(map(max, shapes), default=0))
+    kept = sum(columns for _, columns in shapes[1:]) * (3 if rated(ops) else 1)
+    return vectors * (kept + max(map(max, shapes), default=0))

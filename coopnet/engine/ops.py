@@ -86,6 +86,10 @@ class Op:
     piecewise_linear = False
     #: The lists of ops inside, if it is a branch.
     bodies: Sequence[Sequence[Op]] = ()
+    #: A number that it reads and that may be trained: an array of width 1. The backward pass leaves its gradient for
+    #: each sample in :attr:`rate_gradient`.
+    rate: Any = None
+    rate_gradient: Any = None
 
     def needs_only_output(self, key: Key | None, vectors: int) -> bool:
         """Does :meth:`pullback` of so many vectors need only the outputs, and not the inputs?"""
@@ -105,7 +109,11 @@ class Op:
         raise NotImplementedError
 
     def map(self, function: Callable[[Any], Any]) -> Op:
-        """The same op with ``function(op)`` for every affine one in it."""
+        """``function(self)``; for a branch, the same with ``function(op)`` for every op in it."""
+        return function(self)
+
+    def moved(self, move: Callable[[Any], Any]) -> Op:
+        """The same op with ``move(view)`` for its views of matrices."""
         return self
 
 
@@ -164,7 +172,7 @@ def pullback(
     ``ordered`` as for :func:`evaluate`: without it, the input's cotangents would come before what ``visit`` traces.
     """
     ops = tape.ops
-    first = next((i for i, op in enumerate(ops) if affine([op])), len(ops))
+    first = next((i for i, op in enumerate(ops) if affine([op]) or rated([op])), len(ops))
     for i, record in zip(reversed(range(len(ops))), tape.backward(), strict=True):
         dy = dy if record.op.takes_rows else [packed(d) for d in dy]
         below = record.op.pullback(record, dy, key, wanted or i > first, visit)
@@ -200,6 +208,17 @@ def simple(ops: Sequence[Op]) -> list[Any]:
 def affine(ops: Sequence[Op]) -> list[Any]:
     """All affine ops, including those of branches, in a fixed order."""
     return [op for op in simple(ops) if op.affine]
+
+
+def rated(ops: Sequence[Op]) -> list[Op]:
+    """All ops with a :attr:`Op.rate`, including those of branches, in a fixed order."""
+    return [op for op in simple(ops) if op.rate is not None]
+
+
+def with_rates(ops: Sequence[Op], rates: Sequence[Any]) -> list[Op]:
+    """The same ops, those that are :func:`rated` with other ``rates``."""
+    remaining = iter(rates)
+    return [op.map(lambda o: o if o.rate is None else o.with_rate(next(remaining))) for op in ops]
 
 
 def matrices(ops: Sequence[Op]) -> list[Any]:

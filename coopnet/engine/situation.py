@@ -13,7 +13,7 @@ from ..jit.native import core
 from ..jit.scopes import inside_call, only_traced, symbolic
 from ..jit.uniform import available
 from .modes import forced_path, is_deterministic
-from .ops import Op, affine, buffers, simple
+from .ops import Op, affine, buffers, rated, simple
 
 
 class Network:
@@ -71,6 +71,11 @@ class Network:
         return any(op.dropout for op in simple(self.ops))
 
     @property
+    def rates(self) -> list:
+        """Learned rates of dropout, one for each op that has one."""
+        return [op.rate for op in rated(self.ops)]
+
+    @property
     def layouts_known(self) -> bool:
         """Are the packed layouts of all matrices known, so that gradients can be computed outside the kernel?"""
         return all(op.layout is not None for op in self.layers)
@@ -86,9 +91,10 @@ class Situation(NamedTuple):
     vectors: int = 1
     #: Lanes of a CPU's vectors.
     lanes: int = 8
-    #: Are gradients needed with respect to the weights, and to the input?
+    #: Are gradients needed with respect to the weights, to the input, and to learned rates of dropout?
     weights: bool = True
     inputs: bool = False
+    rates: bool = False
     #: Is a symbolic loop, conditional or virtual call being traced? Is it a virtual call? Is a function being frozen?
     symbolic: bool = False
     in_call: bool = False

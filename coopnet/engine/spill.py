@@ -85,7 +85,7 @@ class SpillOp(NetworkOp):
         xs, leaf = self.xs, type(dys[0])
         sample = batch_sample([*dys, *xs], samples)
         dr.eval(xs, dys, sample)
-        dxs = [dr.empty(type(v), samples) for v in xs] if self.plan.situation.inputs else []
+        dxs = [dr.empty(type(v), samples) for v in self.plan.differentiated(xs)]
         for part, key in chunks(dr.uint32_array_t(leaf), samples, chunk, self.key):
             x = [part.part(v) for v in xs]
             dy = part.cotangents(dys)

@@ -254,6 +254,10 @@ _COPIES = "for this many samples, it pays to copy matrices in the order in which
 EVALUATION = (
     Row("stacked fields", lambda s: s.stacked, "each lane has the parameters of its own field"),
     Row(
+        "kernel, forward and back", lambda s: s.rates and not s.in_call,
+        "learned rates of dropout need gradients, which one kernel computes for all elements",
+    ),
+    Row(
         "separate blocks", lambda s: s.cuda and s.symbolic and not s.inputs,
         "OptiX would interleave the networks of a loop, conditional or call and keep all their vectors in registers",
     ),

@@ -13,14 +13,15 @@ import drjit.nn as drnn
 
 from ..checks import check, check_above, check_int, check_type, ensure, is_number
 from ..context import Context
+from ..engine import LearnedMask
 from ..jit import kinds
-from ..jit.lanes import live, only
-from ..jit.scopes import symbolic
+from ..jit.lanes import Gate
 from ..jit.unpacked import Unpacked
 from ..random.draws import decisions
+from ..random.expansion import expansion
 from ..random.key import Key, check_key
 from ..random.law import Law
-from .dropout import Dropout
+from .dropout import EXPANDED_WIDTH, Dropout
 from .module import Module
 from .parameters import ParameterArray, parameters
 from .tangents import linear_jvp
@@ -72,9 +73,7 @@ class ConcreteDropout(Dropout):
 
     A loss on the data alone would make the rate as small as possible. Add :func:`concrete_penalty` to balance it.
 
-    Place it before the :class:`Linear` layer whose inputs it drops. The engine runs the parts of the network before and
-    after it as separate networks. The gradient of the rate is a sum over all samples, so a kernel of the backward pass
-    ends there. It writes the gradients of the elements to memory, and the next kernel reads them.
+    Place it before the :class:`Linear` layer whose inputs it drops.
 
     Args:
         p: the first rate, a number in (0, 1). Reading ``layer.p`` gives the learned one, a ``Float32``;
@@ -135,26 +134,41 @@ class ConcreteDropout(Dropout):
         kinds.require_float(leaf, "ConcreteDropout")
         check_key("ConcreteDropout", key)
         if key is None or not self.relaxed or kind == kinds.NUMPY:
-            return self.law.apply(x, key)
-        parts, samples = kinds.rows(x, kind), kinds.samples(x, kind)
-        words = decisions(len(parts), _Words(self.stream or 0, self.rounds), key, dr.uint32_array_t(leaf), samples)
-        logit = self.logit.value.data
-        if symbolic():  # a custom operation would be differentiated outside of the loop
-            # `logit * 1`: an ordinary operation, by which Dr.Jit records that the loop depends on the rate
-            y = [v * leaf(f) for v, f in zip(parts, _factors(words, logit * 1, self.temperature)[0], strict=True)]
-        else:
-            y = dr.custom(_RelaxedMask, words, self.temperature, logit, parts)
-        return kinds.rebuild(y, x)
+            return self.law.apply(x, key, self.expansion)
+        parts, samples, rate, gate = kinds.rows(x, kind), kinds.samples(x, kind), self.logit.value.data, Gate()
+        tracked = dr.grad_enabled(rate)
+        if tracked:  # the NaN of a sample without gradient, times 0, would be NaN
+            rate, *parts = gate.enter([_for_each(rate, samples), *parts])
+        factors, _ = self._relaxed(len(parts), samples, rate, key)
+        y = [v * leaf(f) for v, f in zip(parts, factors, strict=True)]
+        return kinds.rebuild(gate.leave(y) if tracked else y, x)
+
+    def _relaxed_mask(self, x: Any, rate: Any, key: Key) -> tuple[Any, Any]:
+        """The factors of the components of the ``CoopVec`` ``x``, and their derivatives by the logit ``rate``."""
+        factors, slopes = self._relaxed(len(x), kinds.samples(x, kinds.COOPVEC), rate, key)
+        return self.expansion.of([x.type(f) for f in factors]), self.expansion.of([x.type(s) for s in slopes])
+
+    def _relaxed(self, n: int, samples: int, rate: Any, key: Key) -> tuple[list, list]:
+        """The factors of ``n`` elements, which have a gradient if the logit ``rate`` has one, and their derivatives."""
+        law = _Words(self.stream or 0, self.rounds)
+        words = decisions(n, law, key, dr.uint32_array_t(type(rate)), samples)
+        factors, slopes = _factors(words, dr.detach(rate), self.temperature)
+        if dr.grad_enabled(rate):
+            each = _for_each(rate, samples)
+            factors = [dr.replace_grad(f, s * each) for f, s in zip(factors, slopes, strict=True)]
+        return factors, slopes
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
         return linear_jvp(self, x, tangents, key)
 
-    def op(self) -> Any:
-        return None  # the engine differentiates with respect to matrices, not rates
+    def op(self) -> LearnedMask:  # type: ignore[override]
+        return LearnedMask(self, self._relaxed_mask)
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:
-        layer = copy.copy(self)
-        single = dr.float32_array_t(dr.array_t(dtype))
+        layer, leaf = copy.copy(self), dr.array_t(dtype)
+        if dr.backend_v(leaf) == dr.JitBackend.CUDA and 0 < size <= EXPANDED_WIDTH:
+            layer.expansion = expansion(_Words(0, self.rounds), leaf, size)
+        single = dr.float32_array_t(leaf)
         layer.logit = Unpacked(ParameterArray(dr.opaque(single, _logit(self.initial))))
         return layer, size
 
@@ -164,50 +178,22 @@ class ConcreteDropout(Dropout):
         return f"ConcreteDropout(p={self.initial}, temperature={self.temperature}{stream}{rounds})"
 
 
+def _for_each(rate: Any, samples: int) -> Any:
+    """``rate``, one for each sample: otherwise the gradient of each element would be summed up by itself."""
+    # `* 1`: an ordinary operation, by which Dr.Jit records that a symbolic loop depends on the rate
+    return rate * 1 + dr.zeros(type(rate), samples)
+
+
 def _factors(words: list, logit: Any, temperature: float) -> tuple[list, list]:
     """The factors of the elements, and their derivatives with respect to ``logit``."""
     single, factors, slopes = type(logit), [], []
     odds = dr.exp(logit)  # p / (1 - p)
     for word in words:
         u = (single(word >> 8) + 0.5) * 2**-24
-        dropped = 1 / (1 + dr.exp(-(logit + dr.log(u) - dr.log(1 - u)) * (1 / temperature)))
-        factors.append((1 - dropped) * (1 + odds))
-        slopes.append((1 - dropped) * (odds - dropped * (1 + odds) * (1 / temperature)))
+        kept = dr.rcp(1 + dr.exp2((dr.log2(u * dr.rcp(1 - u)) + logit * math.log2(math.e)) * (1 / temperature)))
+        factors.append(kept * (1 + odds))
+        slopes.append(kept * (odds - (1 - kept) * (1 + odds) * (1 / temperature)))
     return factors, slopes
-
-
-class _RelaxedMask(dr.CustomOp):
-    """Multiplies elements by the factors of relaxed masks.
-
-    The gradient of the rate is a sum that must be evaluated. The same kernel evaluates the gradients of the elements,
-    so nothing is computed twice.
-    """
-
-    def eval(self, words: list, temperature: float, logit: Any, x: list) -> list:  # type: ignore[override]
-        self.x = x
-        self.factors, self.slopes = _factors(words, logit, temperature)
-        return [v * type(v)(f) for v, f in zip(x, self.factors, strict=True)]
-
-    def forward(self) -> None:
-        dx, dlogit = self.grad_in("x"), self.grad_in("logit")
-        self.set_grad_out([
-            d * type(d)(f) + v * type(v)(slope * dlogit)
-            for d, f, v, slope in zip(dx, self.factors, self.x, self.slopes, strict=True)
-        ])  # fmt: skip
-
-    def backward(self) -> None:
-        cotangents = self.grad_out()
-        dx = [g * type(g)(f) for g, f in zip(cotangents, self.factors, strict=True)]
-        single = type(self.slopes[0])
-        # 0 times the NaN of a sample without gradient would be NaN
-        terms = zip(cotangents, only(live(cotangents), self.x), self.slopes, strict=True)
-        dlogit = sum((single(g) * single(v) * slope for g, v, slope in terms), single(0))
-        dr.schedule(dx, dlogit)
-        self.set_grad_in("logit", dr.sum(dlogit))
-        self.set_grad_in("x", dx)
-
-    def name(self) -> str:
-        return "coopnet: relaxed mask"
 
 
 def concrete_penalty(net: Module, samples: int, *, length: float = 1e-4, noise: float = 1.0) -> Any:

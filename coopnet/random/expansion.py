@@ -42,6 +42,14 @@ class Expansion(Constant):
         """What equal matrices have in common."""
         return None if self.value is None else (self.value.shape, self.value.dtype, self.bits)
 
+    def of(self, numbers: list) -> drnn.CoopVec:
+        """The vector of ``numbers``, which are multiplied by the matrix, if there is one."""
+        if self.value is None:
+            return drnn.CoopVec(numbers)
+        # 3 n components: the vector, the factors, and their draws
+        rows, _ = self.value.shape
+        return drnn.matvec(self.value, drnn.CoopVec(request_registers(numbers, [self.value], 3 * rows)))
+
     def __deepcopy__(self, memo: dict) -> Expansion:
         return type(self)(self.value, self.bits)
 
@@ -72,15 +80,12 @@ def multiply(x: Any, law: Any, key: Key, given: Expansion | None) -> Any:
     if law.shared:
         return x * law.factor(draws.decisions(1, law, key, uint32, width)[0])
     # bits of the layer may have been assigned since the matrix was made
-    given = given if given is not None and given.value is not None and given.bits in (0, law.bits) else None
-    if given is None or given.bits == 0:
+    given = given if given is not None and given.bits in (0, law.bits) else Expansion()
+    if given.bits == 0:
         numbers = [law.factor(d) for d in draws.decisions(n, law, key, uint32, width)]
     else:
         numbers = digits(n, law, key, uint32, width)
-    if given is None:
-        return x * drnn.CoopVec(numbers)
-    # 3 n components: the vector, the factors, and their draws
-    e = drnn.matvec(given.value, drnn.CoopVec(request_registers(numbers, [given.value], 3 * n)))
+    e = given.of(numbers)
     if given.bits == 0:
         return x * e
     # the sum with so large a number is rounded to an integer

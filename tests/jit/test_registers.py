@@ -113,7 +113,7 @@ def test_groups_fit(ns, backend):
     def most(width, inputs):
         net = drnn.pack(cn.MLP(inputs, 1, width=width, depth=1).alloc(dr.tensor_t(ns.Float16), inputs))
         bundle = [drnn.CoopVec([ns.Float16(0)] * inputs)] * (1 + inputs)
-        s = networks.situation_of(cn.nn.sequential.known_ops([net]), bundle)
+        s = networks.situation_of(cn.nn.sequential.known_ops([net]), bundle, None)
         return networks.tangents_at_a_time(s)
 
     assert most(64, 3) == 3
