@@ -51,6 +51,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "network": {"otype": "FullyFusedMLP", "activation": "ReLU", "n_neurons": 128, "n_hidden_layers": 5},
     },
 }  # fmt: skip
+DROPOUTS = {
+    "dropout": cn.Dropout(0.1), "dropout 7 8": cn.Dropout(0.1, bits=8, rounds=7), "gaussian": cn.GaussianDropout(0.1),
+    "concrete": cn.ConcreteDropout(0.1),
+}  # fmt: skip
 JOBS = {
     "cuda": [
         "config_hash", "config_hash/stratified", "config_oneblob", "16", "32", "64", "96", "128", "32/bias", "64/bias",
@@ -113,8 +117,7 @@ def make(name: str, backend: str, path: Path | None, seed: int = 1) -> tuple[Any
         elif part in FUNCTIONS:
             options["activation"] = part
         else:
-            fast = {"rounds": 7, "bits": 8} if part == "dropout 7 8" else {}
-            options["dropout"] = cn.Dropout(0.1, **fast)
+            options["dropout"] = DROPOUTS[part]
     field = cn.NeuralField(None, cn.MLP(16, 3, width=int(width), depth=3, **options)).build(backend, seed=1)
     leaf = module.Float16 if backend == "cuda" else module.Float
     inputs = [leaf(v) for v in cn.uniform(16, cn.Key(3), module.Float, samples)]

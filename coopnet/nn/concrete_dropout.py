@@ -246,8 +246,7 @@ def concrete_penalty(net: Module, samples: int, *, length: float = 1e-4, noise: 
         logit = layer.logit.value.data
         single, squares = type(logit), type(logit)(0)
         for matrix in (matrices[id(linear)] for linear in behind):
-            entries = dr.gather(type(matrix.storage.array), matrix.storage.array, matrix.places())
-            squares += dr.sum(dr.square(single(entries)))
+            squares += dr.sum(dr.square(single(matrix.entries())))
         weights = squares * (1 + dr.exp(logit)) * (length**2 / n)
         p = 1 / (1 + dr.exp(-logit))
         entropy = p * dr.log(dr.maximum(p, 1e-30)) + (1 - p) * dr.log(dr.maximum(1 - p, 1e-30))

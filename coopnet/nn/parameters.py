@@ -38,6 +38,30 @@ class ParameterArray:
         self.data = data
 
 
+class _Entries(dr.CustomOp):
+    """Gathers entries of a parameter. Dr.Jit's own derivative would lose some of the gradient that a network's
+    evaluation adds to the same array.
+    """
+
+    def eval(self, storage: Any, places: Any) -> Any:  # type: ignore[override]
+        self.size, self.places = dr.width(storage), places
+        return dr.gather(type(storage), storage, places)
+
+    def forward(self) -> None:
+        tangent = self.grad_in("storage")
+        self.set_grad_out(dr.gather(type(tangent), tangent, self.places))
+
+    def backward(self) -> None:
+        cotangent = self.grad_out()
+        gradient = dr.zeros(type(cotangent), self.size)
+        dr.scatter(gradient, cotangent, self.places, mode=dr.ReduceMode.Permute)
+        dr.eval(gradient)
+        self.set_grad_in("storage", gradient)
+
+    def name(self) -> str:
+        return "coopnet: entries"
+
+
 class Parameter(NamedTuple):
     """A matrix, bias or table of a network: the ``attribute`` of ``owner``, a layer or its unpacked array."""
 
@@ -86,6 +110,10 @@ class Parameter(NamedTuple):
             layout = getattr(self.owner, "layout", None) if self.is_matrix else None
             return views.places(self.value, row, column, layout and layout.value)
         return row * self._stored_shape[1] + column if self.is_matrix else i
+
+    def entries(self) -> Any:
+        """The entries, row by row, as a flat array that can be differentiated."""
+        return dr.custom(_Entries, self.storage.array, self.places())
 
     def pieces(self) -> dict[str, Any]:
         """:meth:`places` by name: those of each level of a grid, or those of the whole parameter."""

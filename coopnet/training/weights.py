@@ -58,9 +58,7 @@ def l1_penalty(net: Module, biases: bool = False) -> Any:
 
 def _penalty(where: str, net: Any, biases: bool, of: Callable[[Any], Any]) -> Any:
     def part(p: Parameter) -> Any:
-        flat = p.storage.array
-        # Gathers of one array need one mode: Dr.Jit would lose some of the gradient that others of another mode add.
-        values = dr.gather(type(flat), flat, p.places())
+        values = p.entries()
         return dr.sum(of(dr.float32_array_t(type(values))(values)))
 
     return reduce(add, map(part, _chosen(where, net, biases)))
