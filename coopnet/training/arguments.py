@@ -28,7 +28,7 @@ from ..jit import kinds
 from ..jit.literals import is_literal
 from ..jit.native.imports import imports
 from ..jit.reads import reads
-from ..jit.scopes import check_outside, only_traced
+from ..jit.scopes import check_outside, only_traced, suspended
 from ..nn.parameters import parameters
 from ..random.key import Key
 from . import batch_check, box_check
@@ -52,10 +52,8 @@ def check_run(
     check_field(field, where, "field")
     ensure(len(field), f"{where}: the field has no parameters to train.")
     check_outside(where)
-    probe = type(next(iter(field.values())).array)(0)
-    dr.enable_grad(probe)
-    suspended = "gradients are suspended here, so nothing could be learned; call it outside of dr.suspend_grad()"
-    ensure(dr.grad_enabled(probe), f"{where}: {suspended}.", RuntimeError)
+    nothing = "gradients are suspended here, so nothing could be learned; call it outside of dr.suspend_grad()"
+    ensure(not suspended(field.float32), f"{where}: {nothing}.", RuntimeError)
     given = "key" if where == "fit" else "(key, job)"
     check_type(where, "batch", batch, Callable, f"a function {given} -> (coordinates, targets)")
     steps = check_int(where, "steps", steps, 0, 2**32 - 1, "an int of at least 0 and fewer than 2^32")
