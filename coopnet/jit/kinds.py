@@ -242,21 +242,26 @@ def rows(x: Any, kind_: str) -> list:
     return [v.array for v in x] if kind_ == TENSOR else components(x)
 
 
+def contained(parts: list, like: Any) -> Any:
+    """``parts``, arrays of one type, in a container of the kind of ``like``, which may have another number of them."""
+    if isinstance(like, (list, tuple)):
+        return tuple(parts) if isinstance(like, tuple) else parts
+    if isinstance(like, drnn.CoopVec):
+        return drnn.CoopVec(parts)
+    return dr.tensor_t(type(parts[0]))(nested(parts)) if dr.is_tensor_v(like) else nested(parts)
+
+
 def rebuild(parts: list, like: Any) -> Any:
     """``parts`` in the container of ``like``: the inverse of :func:`components`, and of :func:`rows` for tensors.
 
     Their type may be another one than that of the entries of ``like``.
     """
-    if isinstance(like, (list, tuple)):
-        return tuple(parts) if isinstance(like, tuple) else parts
-    if isinstance(like, drnn.CoopVec):
-        return drnn.CoopVec(parts)
-    d, leaf = describe(type(like)), type(parts[0])
-    if d.is_tensor:
-        return dr.tensor_t(leaf)(nested(parts))
-    if d.depth == 1:
-        return parts[0]
-    return type(like)(parts) if d.leaf is leaf else nested(parts)
+    if isinstance(like, dr.ArrayBase) and not describe(type(like)).is_tensor:
+        if describe(type(like)).depth == 1:
+            return parts[0]
+        if describe(type(like)).leaf is type(parts[0]):
+            return type(like)(parts)
+    return contained(parts, like)
 
 
 def features(x: Any, kind_: str) -> int:

@@ -16,7 +16,7 @@ from ..checks.sizes import check_layers
 from ..jit import kinds
 from ..random.key import Key
 from .arguments import block
-from .module import Module, contained
+from .module import Module
 from .sequential import Composed, Sequential, apply, known_ops, segments, stated_width
 
 
@@ -67,7 +67,7 @@ class Parallel(Composed):
         parts = [kinds.components(y) for y in ys]
         if self.merge == "sum":
             return kinds.rebuild([sum(v[1:], v[0]) for v in zip(*parts, strict=True)], like)
-        return contained(kinds.flat(parts), like)
+        return kinds.contained(kinds.flat(parts), like)
 
 
 class Around(Parallel):
@@ -224,7 +224,7 @@ class Heads(Sequential):
         rows, start, result = y if whole else kinds.components(y), 0, {}
         for name, size in zip(names, sizes, strict=True):
             part = rows[start : start + size]
-            result[name] = part if whole else contained(part, y)
+            result[name] = part if whole else kinds.contained(part, y)
             start += size
         return result
 

@@ -17,7 +17,7 @@ from ..random.key import Key
 from .activations import Identity
 from .drawn import Drawn
 from .encoding import Encoding, in_unit
-from .module import Module, contained
+from .module import Module
 from .parameters import ParameterArray
 
 
@@ -75,14 +75,14 @@ class Displaced(Drawn, Encoding):
         if key is None:
             return self.encoding(x)
         (displaced,) = self._displaced(kinds.tracked_in_all_lanes(kinds.rows(x, self._check(x))), [], key)
-        return self.encoding(contained(displaced, x), key)
+        return self.encoding(kinds.contained(displaced, x), key)
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
         self._check_key(key)
         if key is None:
             return self.encoding.jvp(x, tangents)
         self._check(x)
-        x, *tangents = [contained(v, x) for v in self._displaced(list(x), [list(t) for t in tangents], key)]
+        x, *tangents = [kinds.contained(v, x) for v in self._displaced(list(x), [list(t) for t in tangents], key)]
         return self.encoding.jvp(x, tangents, key)
 
     def interpolated(self, values: Any, coordinates: list) -> list:

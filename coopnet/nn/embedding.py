@@ -19,7 +19,7 @@ from ..kernels.lookup import Table, lookup
 from ..random.key import Key
 from .arguments import fields
 from .linear import uniform
-from .module import Module, contained
+from .module import Module
 from .tangents import check_bundle, rebuilt
 
 _OUTPUTS = {"float16": dr.float16_array_t, "float32": dr.float32_array_t, "float64": dr.float64_array_t}
@@ -117,7 +117,7 @@ class Embedding(Module):
             hint = "look rows up outside, or run the loop in evaluated mode"
             raise RuntimeError(f"deterministic: {problem}, in no fixed order; {hint}.")
         features = lookup(data, index, active, leaf, self.deterministic or is_deterministic())
-        return features if isinstance(x, tuple) else contained(features, x)
+        return features if isinstance(x, tuple) else kinds.contained(features, x)
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
         """Rows jump from one id to the next: the derivative with respect to the id is zero."""

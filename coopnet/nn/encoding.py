@@ -13,7 +13,7 @@ from ..checks import check_same_backend, ensure
 from ..checks.sizes import check_features
 from ..jit import kinds
 from ..random.key import Key
-from .module import Module, contained
+from .module import Module
 from .sequential import Sequential
 from .tangents import check_bundle, no_rule, rebuilt
 
@@ -61,7 +61,7 @@ class Encoding(Module):
         parts = kinds.tracked_in_all_lanes(kinds.rows(x, drawn._check(x)))
         leaf, wide = _types(parts)
         features = [leaf(f) for f in drawn._features([wide(v) for v in parts])]
-        return features if isinstance(x, tuple) else contained(features, x)
+        return features if isinstance(x, tuple) else kinds.contained(features, x)
 
     def jvp(self, x: Any, tangents: list, key: Key | None = None) -> tuple[Any, list]:
         drawn = self._drawn(key)

@@ -386,14 +386,6 @@ def _as_parameter(value: Any, current: Any, what: str) -> Any:
     return value if type(value) is type(current) else type(current)(value)
 
 
-def contained(parts: list, x: Any) -> Any:
-    """``parts``, arrays of one type, in a container of the kind of the input ``x``."""
-    if isinstance(x, (drnn.CoopVec, list, tuple)):
-        return kinds.rebuild(parts, x)
-    nested = kinds.nested(parts)
-    return dr.tensor_t(type(parts[0]))(nested) if dr.is_tensor_v(x) else nested
-
-
 def check_network(module: Any, where: str) -> None:
     """Raise ``ValueError`` for a network that contains itself or has too many layers."""
     leaves = sum(1 for layer in children(module) if len(list(islice(children(layer), 2))) == 1)

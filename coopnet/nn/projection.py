@@ -18,7 +18,6 @@ from ..kernels.sparse_projection import Signs, additions, product, product_on_ho
 from ..random.key import Key
 from .arguments import fields
 from .encoding import Encoding
-from .module import contained
 from .tangents import check_bundle
 
 #: Expected nonzero entries up to which arrays and cooperative vectors are projected by plain additions.
@@ -159,7 +158,7 @@ class SparseProjection(Encoding):
         # the adjoint of a broadcast is a sum, which Dr.Jit computes here
         parts = [kinds.of_width(v, samples) for v in kinds.components(x)]
         parts = (additions if few else product)(signs, parts, samples)
-        return contained(parts, x)
+        return kinds.contained(parts, x)
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[SparseProjection, int]:  # type: ignore[override]
         if size > 0 and self.in_features > 0 and size != self.in_features:
