@@ -14,7 +14,7 @@ from typing import Any
 import drjit as dr
 import drjit.nn as drnn
 
-from .checks import check_above, check_backend, check_type, ensure
+from .checks import check_above, check_backend, check_type, ensure, is_flat
 from .engine import input_gradient
 from .jit import kinds
 from .jit.half import widened
@@ -123,7 +123,7 @@ def numerical_gradient(field: Any, p: Any, eps: Any, key: Key | None = None) -> 
     kind, leaf = kinds.in_kernels(p, where, single=True)
     single = dr.float32_array_t(leaf)
     if isinstance(eps, dr.ArrayBase):
-        flat = dr.depth_v(eps) == 1 and dr.is_float_v(eps) and not dr.is_tensor_v(eps)
+        flat = is_flat(eps) and dr.is_float_v(eps)
         check_type(where, "eps", eps, dr.ArrayBase if flat else (), "a number or a Dr.Jit Float")
         check_backend(f"{where}: eps is", eps, leaf, "p")
         entries, samples = dr.width(eps), kinds.samples(p, kind)

@@ -105,6 +105,12 @@ def is_number(value: Any, least: float = -math.inf) -> bool:
         return False
 
 
+def is_flat(value: Any) -> bool:
+    """Is ``value``, an object or a type, a 1D array of Dr.Jit: neither a nested array nor a tensor?"""
+    tp = value if isinstance(value, type) else type(value)
+    return issubclass(tp, dr.ArrayBase) and dr.depth_v(tp) == 1 and not dr.is_tensor_v(tp)
+
+
 def check_int(where: str, name: str, value: Any, least: int, most: int | None = None, needed: str = "") -> int:
     """``value`` as a plain int; raises ``ValueError`` unless it is one of at least ``least``, and at most ``most``."""
     bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
@@ -202,8 +208,7 @@ def check_mask(where: str, name: str, value: Any, leaf: Any, other: str) -> Any:
     """
     if isinstance(value, (bool, np.bool_)):
         return dr.mask_t(leaf)(bool(value))
-    flat = isinstance(value, dr.ArrayBase) and dr.is_mask_v(value) and dr.depth_v(value) == 1
-    flat = flat and not dr.is_tensor_v(value) and dr.is_jit_v(value)
+    flat = is_flat(value) and dr.is_mask_v(value) and dr.is_jit_v(value)
     check_type(where, name, value, dr.ArrayBase if flat else (), "a bool or a Dr.Jit Bool")
     check_backend(f"{where}: {name} is", value, leaf, other)
     return dr.mask_t(leaf)(value)

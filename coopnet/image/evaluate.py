@@ -15,7 +15,7 @@ import numpy as np
 
 from ..backend import namespace
 from ..bounds import corners
-from ..checks import check, check_int, check_type, check_unsigned, ensure, entries, is_number
+from ..checks import check, check_int, check_type, check_unsigned, ensure, entries, is_flat, is_number
 from ..checks.sizes import MAX_ENTRIES
 from ..field import NeuralField, check_built
 from ..random.key import Key
@@ -95,8 +95,7 @@ def pixels(index: Any, width: int, height: int, region: Region | None = None) ->
     (24, 24)
     """
     where = "image.pixels"
-    flat = isinstance(index, dr.ArrayBase) and dr.is_jit_v(index) and dr.depth_v(index) == 1
-    valid = flat and dr.type_v(index) == dr.VarType.UInt32 and not dr.is_tensor_v(index)
+    valid = is_flat(index) and dr.is_jit_v(index) and dr.type_v(index) == dr.VarType.UInt32
     check_type(where, "index", index, dr.ArrayBase if valid else (), "a Dr.Jit UInt32")
     width, height = check_size(where, width, height)
     left, top, w, h = box(width, height) if region is None else check_region(where, region)

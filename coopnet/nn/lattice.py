@@ -18,12 +18,12 @@ from ..checks import (
     check_number,
     check_positive,
     ensure,
+    is_flat,
     shown,
 )
 from ..checks.sizes import MAX_ENTRIES, check_entries, check_features
 from ..engine import stacked
 from ..engine.modes import is_deterministic
-from ..jit import kinds
 from ..jit.lanes import only
 from ..jit.scopes import symbolic
 from ..jit.unpacked import Constant, Unpacked
@@ -90,8 +90,7 @@ class Lattice(Encoding):
     def max_level(self, value: Any) -> None:
         name, grid = type(self).__name__, self.grid.value
         if isinstance(value, dr.ArrayBase):
-            d = kinds.describe(type(value))
-            flat = d.is_jit and d.is_float and not d.is_tensor and d.depth == 1
+            flat = is_flat(value) and dr.is_float_v(value) and dr.is_jit_v(value)
             check(flat, name, "max_level", value, "a number, None or a Float32", TypeError)
             ensure(dr.width(value), f"{name}: max_level has no entry; one, or one for each sample, is needed.")
         elif value is not None:

@@ -7,7 +7,7 @@ from typing import Any
 import drjit as dr
 import numpy as np
 
-from ..checks import check, ensure, entries, shown, shown_typed, whole
+from ..checks import check, ensure, entries, is_flat, shown, shown_typed, whole
 from ..jit.kernel_parameters import kept
 from ..jit.scopes import recording
 
@@ -43,7 +43,7 @@ def check_uint(where: str, name: str, value: Any, bits: int, also: str = "") -> 
 def key_part(value: Any, name: str, bits: int) -> Any:
     """``value``, a part of a key, as an int in [0, 2^bits) or an unsigned array of ``bits`` bits; raises for others."""
     if isinstance(value, dr.ArrayBase):
-        flat = dr.depth_v(value) == 1 and dr.is_jit_v(value) and not dr.is_tensor_v(value)
+        flat = is_flat(value) and dr.is_jit_v(value)
         given = _UNSIGNED.get(dr.type_v(value), bits + 1) if flat else bits + 1
         if given > bits:
             needed = f"a UInt{bits} is needed: UInt{bits}({name})"

@@ -13,7 +13,7 @@ from typing import Any
 import drjit as dr
 import numpy as np
 
-from ..checks import check, check_backend, check_unsigned, ensure, plain, shown, shown_typed
+from ..checks import check, check_backend, check_unsigned, ensure, is_flat, plain, shown, shown_typed
 from ..jit import kinds
 from ..jit.kernel_parameters import kept
 from . import draws
@@ -241,8 +241,7 @@ def check_probability(p: Any, where: str, name: str = "p") -> None:
 
 def check_schedule(p: Any, where: str) -> None:
     """Raise ``TypeError`` unless ``p`` is a floating point Dr.Jit array."""
-    d = kinds.describe(type(p))
-    valid = d.is_jit and d.is_float and not d.is_tensor and d.depth == 1
+    valid = is_flat(p) and dr.is_float_v(p) and dr.is_jit_v(p)
     ensure(valid, f"{where}: p is a Dr.Jit {type(p).__name__}; a number in [0, 1) or a Float32 is needed.", TypeError)
 
 

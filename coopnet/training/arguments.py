@@ -20,6 +20,7 @@ from ..checks import (
     check_type,
     check_unsigned,
     ensure,
+    is_flat,
     is_number,
     shown,
 )  # fmt: skip
@@ -121,8 +122,7 @@ def trace_first_batch(step: Step, key: Key) -> tuple[int, Any, list[str]]:
             _check_batch(step.field, drawn, step.loss)
         with noting() as notes:
             losses, more = _recordable(name, lambda: _noted(lambda: step.evaluate(drawn, key)))
-    flat = isinstance(losses, dr.ArrayBase) and not dr.is_tensor_v(losses) and dr.depth_v(losses) == 1
-    valid = flat and dr.type_v(losses) in _FLOATS
+    valid = is_flat(losses) and dr.type_v(losses) in _FLOATS
     needed = "an array in single or double precision with the loss of each sample is needed"
     ensure(valid, f"fit: {name} returned a {type(losses).__name__}; {needed}.", TypeError)
     ensure(dr.width(losses), f"fit: {name} returned no losses; the loss of each sample is needed.")

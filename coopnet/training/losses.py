@@ -31,7 +31,7 @@ from typing import Any
 import drjit as dr
 import numpy as np
 
-from ..checks import check, check_samples, check_type, ensure, entries, shown
+from ..checks import check, check_samples, check_type, ensure, entries, is_flat, shown
 
 #: Added to denominators, so that dark predictions don't dominate the loss; tiny-cuda-nn's value.
 EPSILON = 1e-2
@@ -243,9 +243,8 @@ def _check_entries(where: str, groups: dict[str, list]) -> None:
     """Raise unless all components are arrays or numbers, and all arrays have as many samples, or 1."""
     sizes = {}
     for name, part in ((name, part) for name, parts in groups.items() for part in parts if not _real(part)):
-        array = isinstance(part, dr.ArrayBase) and dr.is_jit_v(part) and dr.depth_v(part) == 1
         right = dr.is_arithmetic_v if name == "target" else dr.is_float_v
-        flat = array and not dr.is_tensor_v(part) and right(part)
+        flat = is_flat(part) and dr.is_jit_v(part) and right(part)
         needed = "arrays with one entry per sample are needed"
         ensure(flat, f"{where}: {name} holds {shown(part)}; {needed}.", TypeError)
         ensure(dr.width(part), f"{where}: {name} holds an empty array.")

@@ -36,6 +36,7 @@ from ..checks import (
     check_number,
     check_samples,
     check_type,
+    is_flat,
     plain,
     shown,
 )  # fmt: skip
@@ -89,8 +90,8 @@ class Extended(Extension):
                 grad_scale = check_number(where, "grad_scale", grad_scale)
             else:
                 tp = type(grad_scale)
-                row = dr.is_jit_v(tp) and dr.depth_v(tp) == 1 and not dr.is_special_v(tp) and not dr.is_tensor_v(tp)
-                valid = row and (dr.is_float_v(tp) or dr.is_integral_v(tp)) and not dr.is_mask_v(tp)
+                number = (dr.is_float_v(tp) or dr.is_integral_v(tp)) and not dr.is_mask_v(tp)
+                valid = is_flat(tp) and dr.is_jit_v(tp) and number
                 check_type(
                     where, "grad_scale", grad_scale, dr.ArrayBase if valid else (), "a number or an array of one"
                 )

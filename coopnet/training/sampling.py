@@ -10,7 +10,7 @@ from typing import Any
 import drjit as dr
 import numpy as np
 
-from ..checks import check, check_int, check_positive, check_type, check_unsigned, ensure, shown
+from ..checks import check, check_int, check_positive, check_type, check_unsigned, ensure, is_flat, shown
 from ..checks.sizes import MAX_ENTRIES, check_features
 from ..context import Context
 from ..random import streams
@@ -162,7 +162,7 @@ def _checked(where: str, key: Any, dtype: Any, of: dr.VarType, needed: str, stre
     """``stream`` as an int; raises unless it, ``key`` and ``dtype`` are valid."""
     fits = isinstance(dtype, type) and issubclass(dtype, dr.ArrayBase) and dr.type_v(dtype) == of
     check(fits, where, "dtype", dtype, needed, TypeError)
-    flat = not dr.is_tensor_v(dtype) and dr.depth_v(dtype) == 1 and dr.is_jit_v(dtype)
+    flat = is_flat(dtype) and dr.is_jit_v(dtype)
     ensure(flat, f"{where}: dtype is {dtype.__name__}; a 1D array type is needed.", TypeError)
     check_type(where, "key", key, Key, "a coopnet.Key")
     return check_unsigned(where, "stream", stream, 31)

@@ -9,11 +9,13 @@ from typing import Any
 import drjit as dr
 import drjit.nn as drnn
 
+from ..checks import is_flat
+
 
 def leaves(tree: Any) -> Iterator[Any]:
     """The flat arrays and tensors in ``tree``."""
     if isinstance(tree, dr.ArrayBase):
-        if dr.is_tensor_v(tree) or dr.depth_v(tree) == 1:
+        if is_flat(tree) or dr.is_tensor_v(tree):
             yield tree
             return
     elif isinstance(tree, dict):
@@ -33,7 +35,7 @@ def mapped(function: Callable[..., Any], *trees: Any) -> Any:
     if isinstance(first, drnn.CoopVec):
         return drnn.CoopVec(mapped(function, *map(list, trees)))
     if isinstance(first, dr.ArrayBase):
-        if dr.is_tensor_v(first) or dr.depth_v(first) == 1:
+        if is_flat(first) or dr.is_tensor_v(first):
             return function(*trees)
         return type(first)([mapped(function, *parts) for parts in zip(*trees, strict=True)])
     if isinstance(first, dict):

@@ -9,7 +9,7 @@ from typing import Any
 import drjit as dr
 import numpy as np
 
-from ..checks import check_above, check_type, ensure
+from ..checks import check_above, check_type, ensure, is_flat
 from ..field import NeuralField
 from ..nn import Sequential
 from ..nn.dropout import Dropout
@@ -133,9 +133,8 @@ def _mean_loss(field: NeuralField, data: list[Batch], loss: Callable) -> float:
     means = []
     for batch in data:
         losses = loss(list(field(batch.coordinates, batch.key)), batch.targets)
-        valid = isinstance(losses, dr.ArrayBase) and not dr.is_tensor_v(losses) and dr.depth_v(losses) == 1
         needed = "an array with the loss of each sample is needed"
-        ensure(valid, f"{_WHERE}: loss returned a {type(losses).__name__}; {needed}.", TypeError)
+        ensure(is_flat(losses), f"{_WHERE}: loss returned a {type(losses).__name__}; {needed}.", TypeError)
         means.append(dr.mean(losses))
     dr.eval(means)
     return sum(float(mean[0]) for mean in means) / len(means)
