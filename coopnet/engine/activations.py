@@ -164,17 +164,19 @@ def _squareplus_slope(y: Any, beta: float) -> Any:
 
 #: For larger |x|, a Gaussian's distribution function is 0 or 1 in single precision. For smaller ones, powers of x are
 #: finite in half precision.
-_GELU_LIMIT = 10.0
-_GELU_LINEAR = math.sqrt(2 / math.pi)
-_GELU_CUBIC = 0.044715 * _GELU_LINEAR
+GELU_LIMIT = 10.0
+GELU_LINEAR = math.sqrt(2 / math.pi)
+GELU_CUBIC = 0.044715 * GELU_LINEAR
 
 
-def _gelu_step(x: Any) -> tuple[Any, Any]:
-    """The hyperbolic tangent in GELU's formula, and the derivative of its argument."""
-    x = dr.maximum(dr.minimum(x, _GELU_LIMIT), -_GELU_LIMIT)
+def _gelu_step(x: Any) -> tuple[Any, Any, Any]:
+    """The hyperbolic tangent in GELU's formula, the derivative of its argument, and ``x`` within the limits: an
+    infinite one times ``1 - t * t`` = 0 would be NaN.
+    """
+    x = dr.maximum(dr.minimum(x, GELU_LIMIT), -GELU_LIMIT)
     square = x * x
-    t = dr.tanh(x * dr.fma(square, _GELU_CUBIC, _GELU_LINEAR))
-    return t, dr.fma(square, 3 * _GELU_CUBIC, _GELU_LINEAR)
+    t = dr.tanh(x * dr.fma(square, GELU_CUBIC, GELU_LINEAR))
+    return t, dr.fma(square, 3 * GELU_CUBIC, GELU_LINEAR), x
 
 
 def _gelu(x: Any) -> Any:
@@ -182,8 +184,7 @@ def _gelu(x: Any) -> Any:
 
 
 def _gelu_slope(x: Any, y: Any) -> Any:
-    t, slope = _gelu_step(x)
-    inside = dr.maximum(dr.minimum(x, _GELU_LIMIT), -_GELU_LIMIT)  # an infinite x times 1 - t * t = 0 would be NaN
+    t, slope, inside = _gelu_step(x)
     return dr.fma(t, 0.5, 0.5) + (1 - t * t) * slope * inside * 0.5
 
 
@@ -199,9 +200,8 @@ def _squareplus_curvature(x: Any, y: Any, beta: float) -> Any:
 
 def _gelu_curvature(x: Any, y: Any) -> Any:
     # with t = tanh u(x): (1 - t^2) (u' + x (u'' / 2 - t u'^2))
-    t, slope = _gelu_step(x)
-    inside = dr.maximum(dr.minimum(x, _GELU_LIMIT), -_GELU_LIMIT)
-    return (1 - t * t) * (slope + inside * (inside * (3 * _GELU_CUBIC) - t * slope * slope))
+    t, slope, inside = _gelu_step(x)
+    return (1 - t * t) * (slope + inside * (inside * (3 * GELU_CUBIC) - t * slope * slope))
 
 
 def _silu(x: Any) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ... import nn
 from ...bounds import unit_map
-from ...engine.activations import _GELU_CUBIC, _GELU_LIMIT, _GELU_LINEAR, LN2
+from ...engine.activations import GELU_CUBIC, GELU_LIMIT, GELU_LINEAR, LN2
 from ...nn.containers import Parallel
 from ...nn.dropout import Dropout
 from ...nn.parameters import parameters
@@ -194,8 +194,8 @@ def _squareplus(x: Expr, beta: float) -> Expr:
 
 
 def _gelu(x: Expr) -> Expr:
-    inside = clip(x, -_GELU_LIMIT, _GELU_LIMIT)
-    return x * (call("tanh", inside * (inside * inside * _GELU_CUBIC + _GELU_LINEAR)) * 0.5 + 0.5)
+    inside = clip(x, -GELU_LIMIT, GELU_LIMIT)
+    return x * (call("tanh", inside * (inside * inside * GELU_CUBIC + GELU_LINEAR)) * 0.5 + 0.5)
 
 
 #: Activations, by their names in the engine.
