@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -77,6 +78,12 @@ def parse_numbers(text: str) -> tuple[float, ...]:
         raise typer.BadParameter(
             f"{text!r}; numbers with commas between them, such as 0,0,1,0.5, are needed."
         ) from None
+
+
+def check_output(path: Path, suffixes: Iterable[str], needed: str) -> None:
+    """Raise unless ``path`` has one of these suffixes, which an error calls ``needed``."""
+    problem = f"--output is {str(path)!r}; its suffix must be {needed}."
+    ensure(path.suffix.lower() in suffixes, problem, typer.BadParameter)
 
 
 def check_replaced(path: Path, force: bool, else_: str, others: tuple[str, ...] = ()) -> None:

@@ -43,8 +43,7 @@ def convert(
     """
     from ..interop.tcnn import from_config, json_files
 
-    suffix = f"--output is {str(output)!r}; its suffix must be .safetensors."
-    ensure(output.suffix.lower() == ".safetensors", suffix, typer.BadParameter)
+    args.check_output(output, [".safetensors"], ".safetensors")
     args.check_replaced(output, force, "choose another --output")
     raw = parameters is not None and parameters.suffix.lower() != ".npy"
     ensure(dtype is None or raw, "--dtype is for raw numbers in --params, not for .npy files.", typer.BadParameter)

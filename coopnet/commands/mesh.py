@@ -37,9 +37,7 @@ def mesh(
     from .. import mesh as meshes
     from ..io import read
 
-    suffixes = ", ".join(meshes.files.WRITTEN)
-    problem = f"--output is {str(output)!r}; its suffix must be one of {suffixes}."
-    ensure(output.suffix.lower() in meshes.files.WRITTEN, problem, typer.BadParameter)
+    args.check_output(output, meshes.files.WRITTEN, f"one of {', '.join(meshes.files.WRITTEN)}")
     ensure(not output.is_dir(), f"{str(output)!r} is a directory; the name of a mesh file is needed.")
     args.check_replaced(output, force, "choose another --output")
     name = backends.require(backend)

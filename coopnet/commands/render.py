@@ -51,8 +51,7 @@ def render(
     from ..image import files
     from ..io import read
 
-    problem = f"--output is {str(output)!r}; its suffix must be that of an image format, such as .png."
-    ensure(output.suffix.lower() in files.writable_formats(), problem, typer.BadParameter)
+    args.check_output(output, files.writable_formats(), "that of an image format, such as .png")
     ensure(not output.is_dir(), f"{str(output)!r} is a directory; the name of a picture is needed.")
     other = output.with_name("uncertainty.png")
     if other == output or other.exists():  # it may be another picture's

@@ -47,8 +47,7 @@ def uncertainty(
     from ..image import plots
 
     output = output or checkpoint.with_name(f"{checkpoint.stem}_uncertainty.png")
-    problem = f"--output is {str(output)!r}; its suffix must be .png."
-    ensure(output.suffix.lower() == ".png", problem, typer.BadParameter)
+    args.check_output(output, [".png"], ".png")
     ensure(not output.is_dir(), f"{str(output)!r} is a directory; the name of a picture is needed.")
     args.check_replaced(output, force, "choose another --output")
     name = backends.require(backend)
