@@ -14,7 +14,7 @@ from .. import call_targets, keys, spectra
 from ..fields import check_sizes, load, show
 from ..variants import per_variant, remade
 from ..volume import majorant
-from ..volume.placed_field import PlacedField
+from ..volume.placed_field import PlacedField, of_placed
 from .named_objects import given, object_or_file
 
 #: Meanings of the color of a field with four outputs.
@@ -62,7 +62,7 @@ def NeuralMedium() -> type:
         >>> cube = {"type": "cube", "bsdf": {"type": "null"}, "interior": smoke}
         """
 
-        key = keys.in_calls
+        key, field = keys.in_calls, of_placed
 
         def __init__(
             self, field: Any, to_world: Any = None, light: str = "emitted", density: str = "softplus",
@@ -88,11 +88,6 @@ def NeuralMedium() -> type:
             self.call_targets, self.upsampling = call_targets.pointers(), spectra.table()
             self.m_is_homogeneous, self.m_has_spectral_extinction = False, False
             self.measure()
-
-        @property
-        def field(self) -> Any:
-            """The field."""
-            return self.placed.field
 
         # ---- values ---------------------------------------------------------
 

@@ -11,7 +11,7 @@ from ...random.key import Key
 from .. import call_targets, keys, spectra
 from ..fields import check_sizes, load, show
 from ..variants import per_variant, remade
-from ..volume.placed_field import PlacedField
+from ..volume.placed_field import PlacedField, of_placed
 from .named_objects import given, object_or_file
 
 #: Largest mean cosine of a lobe, forwards or backwards.
@@ -43,18 +43,13 @@ def NeuralPhase() -> type:
         >>> medium = mi.load_dict({"type": "homogeneous", "sigma_t": 4.0, "phase": phase})
         """
 
-        key = keys.in_calls
+        key, field = keys.in_calls, of_placed
 
         def __init__(self, field: Any, to_world: Any = None, key: Key | None = None, properties: Any = None):
             placed = PlacedField(field, to_world, "NeuralPhase", inputs=(3,), outputs=(1, 3))
             super().__init__(mi.Properties() if properties is None else properties)
             self.placed, self.key, self.call_targets = placed, key, call_targets.pointers()
             self.m_flags = mi.PhaseFunctionFlags.Anisotropic
-
-        @property
-        def field(self) -> Any:
-            """The field."""
-            return self.placed.field
 
         def _lobes(self, mei: Any, active: Any) -> tuple[list, Any]:
             """The mean cosines of the lobes, and the weight of the first."""

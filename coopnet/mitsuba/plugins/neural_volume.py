@@ -13,7 +13,7 @@ from .. import call_targets, keys, spectra
 from ..fields import check_sizes, load, show
 from ..variants import per_variant, remade
 from ..volume import majorant
-from ..volume.placed_field import PlacedField
+from ..volume.placed_field import PlacedField, of_placed
 from .named_objects import given, object_or_file
 
 
@@ -46,7 +46,7 @@ def NeuralVolume() -> type:
         >>> medium = mi.load_dict({"type": "heterogeneous", "sigma_t": smoke, "albedo": 0.9, "scale": 20.0})
         """
 
-        key = keys.in_calls
+        key, field = keys.in_calls, of_placed
 
         def __init__(
             self, field: Any, to_world: Any = None, maximum: float | None = None, resolution: int = 64,
@@ -62,11 +62,6 @@ def NeuralVolume() -> type:
             self.placed, self.maximum, self.key = placed, maximum, key
             self.call_targets, self.upsampling = call_targets.pointers(), spectra.table()
             self.measure()
-
-        @property
-        def field(self) -> Any:
-            """The field."""
-            return self.placed.field
 
         # ---- values ---------------------------------------------------------
 

@@ -16,6 +16,9 @@ from ...render.box import slab
 from ..fields import check_field, sizes
 from ..transforms import applied, rows
 
+#: The attribute ``field`` of plugins whose attribute ``placed`` is a :class:`PlacedField`.
+of_placed = property(lambda self: self.placed.field, doc="The field.")
+
 
 class PlacedField(Traversed):
     """``field`` in a box of the world.
