@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import drjit as dr
+import mitsuba as mi
+
 from ..checks import ensure
 from ..random.key import Key, check_key
 
@@ -18,6 +21,13 @@ def check_paths(key: Key | None, paths: int, where: str) -> None:
     given = 1 if index is None or isinstance(index, int) else len(index)
     of = f"{paths} paths (pixels times samples per pixel)"
     ensure(given in (1, paths), f"{where}: key has an index of {given} numbers for {of}; one, or one each, is needed.")
+
+
+def key_at(key: Key | None, depth: Any, paths: int) -> Key | None:
+    """``key`` at vertex ``depth`` of each path: every vertex has an index of its own, unless the key has one."""
+    if key is None or key.index is not None:
+        return key
+    return Key(key.seed, dr.arange(mi.UInt32, paths) + depth * paths, key.step)
 
 
 def _get(self: Any) -> Key | None:

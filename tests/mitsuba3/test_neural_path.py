@@ -16,7 +16,7 @@ mi = pytest.importorskip("mitsuba")
 from support.arrays import arrays  # noqa: E402 - needs Mitsuba
 from support.spheres import colour, decoder, environment, material, numbers, spheres  # noqa: E402 - needs Mitsuba
 
-from coopnet.mitsuba.path.loop import key_at  # noqa: E402 - needs Mitsuba
+from coopnet.mitsuba.keys import key_at  # noqa: E402 - needs Mitsuba
 from coopnet.mitsuba.path.scene_decoders import SceneDecoders  # noqa: E402 - needs Mitsuba
 
 DEPTH = 4

@@ -7,7 +7,7 @@ from typing import Any
 import drjit as dr
 import mitsuba as mi
 
-from ...random.key import Key
+from ..keys import key_at
 from .scene_decoders import KEEP_INPUTS, upright
 from .vertex import Term, power_heuristic
 
@@ -159,10 +159,3 @@ def _differentiate(mode, decoders, query, term, emitted, light, codes, values):
 
 def _tangent(value: Any, kind: type) -> Any:
     return dr.forward_to(value, flags=KEEP_INPUTS) if dr.grad_enabled(value) else kind(0)
-
-
-def key_at(key: Key | None, depth: Any, lanes: int) -> Key | None:
-    """``key`` at a vertex: each has its own index, unless the key has one."""
-    if key is None or key.index is not None:
-        return key
-    return Key(key.seed, dr.arange(mi.UInt32, lanes) + depth * lanes, key.step)

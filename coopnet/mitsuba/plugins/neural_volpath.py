@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import drjit as dr
-import mitsuba as mi
 
 from ...checks import ensure
 from ...random.key import Key
@@ -54,12 +53,6 @@ def NeuralVolpath() -> type:
             where = "NeuralVolpath"
             check_unpolarized(where)
             super().__init__(where, max_depth, rr_depth, hide_emitters, banks, key, properties)
-
-        def path_key(self, paths: int) -> Key | None:
-            """``key``, with the number of a path as its index if it has none."""
-            if self.key is None or self.key.index is not None:
-                return self.key
-            return Key(self.key.seed, dr.arange(mi.UInt32, paths), self.key.step)
 
         def sample(
             self, mode: Any, scene: Any, sampler: Any, ray: Any, δL: Any = None, state_in: Any = None,

@@ -7,6 +7,7 @@ from typing import Any
 import drjit as dr
 import mitsuba as mi
 
+from ..keys import key_at
 from ..path.vertex import power_heuristic, ratio
 
 
@@ -20,7 +21,7 @@ def trace(integrator, media, mode, scene, sampler, ray, adjoint, state, active):
     path is subtracted (Vicini et al. 2021).
     """
     primal = mode == dr.ADMode.Primal
-    max_depth, key = integrator.max_depth, integrator.path_key(dr.width(ray))
+    max_depth, key = integrator.max_depth, key_at(integrator.key, 0, dr.width(ray))
 
     ray = mi.Ray3f(dr.detach(ray))
     L = mi.Spectrum(0 if primal else state)
