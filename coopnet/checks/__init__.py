@@ -148,6 +148,13 @@ def check_above(where: str, name: str, value: Any) -> float:
     return number
 
 
+def check_squarable(where: str, name: str, value: Any) -> float:
+    """:func:`check_above`, of a number whose square is a normal number in single precision, as is its inverse."""
+    number = check_above(where, name, value)
+    check(1e-18 < number < 1e18, where, name, value, "a number from 1e-18 to 1e18")
+    return number
+
+
 def check_flag(where: str, name: str, value: Any) -> bool:
     """``value``; raises ``ValueError`` unless it is ``True`` or ``False``."""
     check(isinstance(value, bool), where, name, value, "True or False")

@@ -11,7 +11,7 @@ from typing import Any
 import drjit as dr
 import drjit.nn as drnn
 
-from ..checks import check, check_above, check_int, check_type, ensure, is_number
+from ..checks import check, check_above, check_int, check_squarable, check_type, ensure, is_number
 from ..context import Context
 from ..engine import LearnedMask
 from ..jit import kinds
@@ -232,9 +232,7 @@ def concrete_penalty(net: Module, samples: int, *, length: float = 1e-4, noise: 
     where = "concrete_penalty"
     check_type(where, "net", net, Module, "a coopnet Module")
     n = check_int(where, "samples", samples, 1, 2**53)
-    length, noise = check_above(where, "length", length), check_above(where, "noise", noise)
-    for name, value in (("length", length), ("noise", noise)):
-        check(1e-18 < value < 1e18, where, name, value, "a number from 1e-18 to 1e18")
+    length, noise = check_squarable(where, "length", length), check_squarable(where, "noise", noise)
     dropouts: list[tuple[ConcreteDropout, list]] = []
     _readers(net, [], dropouts)
     ensure(dropouts, f"{where}: the network has no ConcreteDropout.")

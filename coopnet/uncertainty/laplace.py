@@ -12,7 +12,7 @@ import drjit.nn as drnn
 import numpy as np
 
 from ..bounds import to_unit
-from ..checks import check, check_above, check_int, check_type, ensure
+from ..checks import check_int, check_squarable, check_type, ensure
 from ..field import NeuralField
 from ..jit.collection import no_collection
 from ..jit.half import widened
@@ -137,9 +137,8 @@ def laplace(
     check_trained(field, _WHERE)
     if samples is not None:
         samples = check_int(_WHERE, "samples", samples, 1, 2**53)
-    for name, value in (("noise", noise), ("prior", prior)):
-        if value is not None:
-            check(1e-18 < check_above(_WHERE, name, value) < 1e18, _WHERE, name, value, "a number from 1e-18 to 1e18")
+    noise = None if noise is None else check_squarable(_WHERE, "noise", noise)
+    prior = None if prior is None else check_squarable(_WHERE, "prior", prior)
     needed = "spatial is None, which takes no predict; pass spatial=16, say"
     ensure(predict is None or spatial is not None, f"{_WHERE}: predict is given, but {needed}.")
     check_type(_WHERE, "predict", predict, Callable | None, "a function (field, inputs) -> predictions")
