@@ -8,6 +8,7 @@
 :mod:`.draws`          a draw for every element, of any kind of input
 :mod:`.expansion`      factors of cooperative vectors in the layout of tensor cores
 :mod:`.seeded`         dropout as other systems draw it
+:mod:`.integers`       integers of any kind as flat arrays
 :mod:`.normal`         nearly normal numbers from integers
 :mod:`.streams`        which use of the generator has which numbers
 =====================  ============================================================

@@ -1,4 +1,4 @@
-"""The 32-bit words of counters and keys, and the seeds, indices, steps and offsets from which they are made."""
+"""The 32-bit words of the generator's counters and keys, and the halves of 64-bit numbers."""
 
 from __future__ import annotations
 
@@ -7,12 +7,8 @@ from typing import Any
 import drjit as dr
 import numpy as np
 
-from ..checks import check, ensure, entries, is_flat, shown, shown_typed, whole
-from ..jit.kernel_parameters import kept
-from ..jit.scopes import recording
+from ..checks import check, ensure, entries, shown, shown_typed, whole
 
-#: Bits of the unsigned types. Where a wider type is needed, a narrower one is accepted.
-_UNSIGNED = {dr.VarType.UInt8: 8, dr.VarType.UInt16: 16, dr.VarType.UInt32: 32, dr.VarType.UInt64: 64}
 _PHILOX = "philox4x32"
 _NAMES = ("counter[0]", "counter[1]", "counter[2]", "counter[3]", "key[0]", "key[1]")
 
@@ -35,30 +31,6 @@ def check_uint(where: str, name: str, value: Any, bits: int, also: str = "") -> 
         raise TypeError(f"{where}: {name} is {shown_typed(value)}; {needed}.")
     check(0 <= number < 1 << bits, where, name, number, f"an int in [0, 2^{bits})")
     return number
-
-
-# ---- parts of a key: ints, Dr.Jit arrays, and NumPy arrays for indices ----------------------------------------
-
-
-def key_part(value: Any, name: str, bits: int) -> Any:
-    """``value``, a part of a key, as an int in [0, 2^bits) or an unsigned array of ``bits`` bits; raises for others."""
-    if isinstance(value, dr.ArrayBase):
-        flat = is_flat(value) and dr.is_jit_v(value)
-        given = _UNSIGNED.get(dr.type_v(value), bits + 1) if flat else bits + 1
-        if given > bits:
-            needed = f"a UInt{bits} is needed: UInt{bits}({name})"
-            raise TypeError(f"Key: {name} is a Dr.Jit {type(value).__name__}; {needed}.")
-        return kept((dr.uint64_array_t if bits == 64 else dr.uint32_array_t)(value)(value))
-    if isinstance(value, np.ndarray) and name == "index":
-        kind = f"Key: index is a NumPy array of {value.dtype} with shape {value.shape}"
-        ensure(value.ndim == 1 and value.dtype.kind in "iu", f"{kind}; 1D integers are needed.", TypeError)
-        valid = value.size and int(value.min()) >= 0 and int(value.max()) < 1 << 32
-        ensure(valid, "Key: a NumPy index must be non-empty with entries in [0, 2^32).")
-        return value.astype(np.uint32)
-    return check_uint("Key", name, value, bits, f" or a Dr.Jit UInt{bits}")
-
-
-# ---- words of the generator: ints and 32-bit arrays of one kind -----------------------------------------------
 
 
 def checked_words(counter: Any, key: Any) -> list:
@@ -115,49 +87,3 @@ def check_sizes(arrays: list) -> None:
     for sizes in ({dr.width(w) for w in arrays}, {len(w) for w in arrays if dr.depth_v(w) > 1}):
         if 0 in sizes or len(sizes - {1}) > 1:
             raise ValueError(f"{_PHILOX}: got words of {shown(sorted(sizes))} entries; one size, or 1, is needed.")
-
-
-# ---- seeds and offsets of other systems: integers of any kind -------------------------------------------------
-
-
-def integers(where: str, name: str, value: Any, leaf: type) -> tuple[Any, tuple[int, ...]]:
-    """``value`` as a flat array of unsigned integers, and its original shape.
-
-    The result is a Dr.Jit array if ``value`` is one and ``leaf`` is a Dr.Jit type; otherwise a NumPy array of 64 bits.
-    """
-    if isinstance(value, dr.ArrayBase) and not issubclass(leaf, np.generic):
-        return _unsigned(where, name, value, leaf), tuple(value.shape)
-    array = value.numpy() if isinstance(value, dr.ArrayBase) else _numpy(where, name, value)
-    right = array.size and np.issubdtype(array.dtype, np.integer) and not (array < 0).any()
-    kind = f"dtype {array.dtype} and shape {array.shape}"
-    ensure(right, f"{where}: {name} has {kind}; integers of at least 0 are needed.")
-    return array.ravel().astype(np.uint64), array.shape
-
-
-def _numpy(where: str, name: str, value: Any) -> np.ndarray:
-    """``value`` as a NumPy array. NumPy itself would make floats of lists with numbers below and above 2^63."""
-    if isinstance(value, np.ndarray):
-        return value
-    try:
-        exact = np.asarray(value, object)
-        if not (exact.size and all(whole(v) is not None for v in exact.flat)):
-            return np.asarray(value)
-        ensure(all(0 <= v < 1 << 64 for v in exact.flat), "out of range")
-        return exact.astype(np.uint64)
-    except Exception as error:  # NumPy may raise anything
-        problem = "that NumPy makes no array of integers in [0, 2^64) of"
-        raise ValueError(f"{where}: {name} is a {type(value).__name__} {problem} ({str(error)[:80]}).") from None
-
-
-def _unsigned(where: str, name: str, value: Any, leaf: type) -> Any:
-    """A Dr.Jit integer array of ``leaf``'s backend as a flat ``UInt32`` or ``UInt64``, without negative entries."""
-    value = value.array if dr.is_tensor_v(value) else value
-    types = (dr.VarType.Int32, dr.VarType.UInt32, dr.VarType.Int64, dr.VarType.UInt64)
-    if dr.depth_v(value) != 1 or dr.type_v(value) not in types or dr.backend_v(value) != dr.backend_v(leaf):
-        needed = f"Dr.Jit integers of 32 or 64 bits on the {dr.backend_v(leaf).name} backend are needed"
-        raise TypeError(f"{where}: {name} is a {type(value).__module__}.{type(value).__name__}; {needed}.")
-    ensure(dr.width(value), f"{where}: {name} is empty; integers of at least 0 are needed.")
-    negative = dr.is_signed_v(value) and not recording() and dr.any(value < 0)
-    ensure(not negative, f"{where}: {name} has negative entries; integers of at least 0 are needed.")
-    wide = dr.type_v(value) in types[2:]
-    return (dr.uint64_array_t if wide else dr.uint32_array_t)(leaf)(value)

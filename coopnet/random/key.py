@@ -8,10 +8,13 @@ from typing import Any
 import drjit as dr
 import numpy as np
 
-from ..checks import check_backend, check_type, ensure
-from ..jit.kernel_parameters import kernel_parameter
+from ..checks import check_backend, check_type, ensure, is_flat
+from ..jit.kernel_parameters import kept, kernel_parameter
 from ..jit.scopes import frozen, inside_call
-from .counter_words import check_sizes, halves, key_part
+from .counter_words import check_sizes, check_uint, halves
+
+#: Bits of the unsigned types. Where a wider type is needed, a narrower one is accepted.
+_UNSIGNED = {dr.VarType.UInt8: 8, dr.VarType.UInt16: 16, dr.VarType.UInt32: 32, dr.VarType.UInt64: 64}
 
 
 class _Number(int):
@@ -53,10 +56,10 @@ class Key:
     step: Any = 0
 
     def __post_init__(self) -> None:
-        self.seed = key_part(self.seed, "seed", 64)
-        self.step = key_part(self.step, "step", 32)
+        self.seed = _part(self.seed, "seed", 64)
+        self.step = _part(self.step, "step", 32)
         if self.index is not None:
-            self.index = key_part(self.index, "index", 32)
+            self.index = _part(self.index, "index", 32)
         parts = (self.seed, self.index, self.step)
         self.seed, self.index, self.step = (_Number(v) if isinstance(v, int) else v for v in parts)
 
@@ -132,6 +135,24 @@ def draws(key: Key | None) -> int:
     """How many samples have draws of their own by the traced ``key``; 1 if it leaves that open."""
     parts = () if key is None else (key.seed, key.index, key.step)
     return max((dr.width(v) for v in parts if v is not None), default=1)
+
+
+def _part(value: Any, name: str, bits: int) -> Any:
+    """``value``, a part of a key, as an int in [0, 2^bits) or an unsigned array of ``bits`` bits; raises for others."""
+    if isinstance(value, dr.ArrayBase):
+        flat = is_flat(value) and dr.is_jit_v(value)
+        given = _UNSIGNED.get(dr.type_v(value), bits + 1) if flat else bits + 1
+        if given > bits:
+            needed = f"a UInt{bits} is needed: UInt{bits}({name})"
+            raise TypeError(f"Key: {name} is a Dr.Jit {type(value).__name__}; {needed}.")
+        return kept((dr.uint64_array_t if bits == 64 else dr.uint32_array_t)(value)(value))
+    if isinstance(value, np.ndarray) and name == "index":
+        kind = f"Key: index is a NumPy array of {value.dtype} with shape {value.shape}"
+        ensure(value.ndim == 1 and value.dtype.kind in "iu", f"{kind}; 1D integers are needed.", TypeError)
+        valid = value.size and int(value.min()) >= 0 and int(value.max()) < 1 << 32
+        ensure(valid, "Key: a NumPy index must be non-empty with entries in [0, 2^32).")
+        return value.astype(np.uint32)
+    return check_uint("Key", name, value, bits, f" or a Dr.Jit UInt{bits}")
 
 
 _NUMPY = (

@@ -13,7 +13,8 @@ from ..checks import check_choice, ensure, shown
 from ..jit import kinds
 from ..jit.kernel_parameters import kept, kernel_parameter
 from ..jit.scopes import inside_call
-from .counter_words import check_uint, halves, integers
+from .counter_words import check_uint, halves
+from .integers import integers
 from .law import check_probability, numpy_dtype, rounded
 from .philox import generate, round_keys
 

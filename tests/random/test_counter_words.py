@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coopnet.random.counter_words import checked_words, halves, integers
+from coopnet.random.counter_words import checked_words, halves
+from coopnet.random.integers import integers
 
 
 def test_halves(ns):
