@@ -15,6 +15,7 @@ parts of a step
 :mod:`.losses`          loss functions
 :mod:`.inner_loss`      losses that the engine computes in its kernels
 :mod:`.optimizers`      optimizers with weight regularization
+:mod:`.extended`        accumulation of gradients, and lookahead
 :mod:`.novograd`        Novograd
 :mod:`.schedules`       learning rates
 :mod:`.scaler`          the scale of the loss in half precision

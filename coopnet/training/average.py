@@ -14,8 +14,8 @@ from ..backend.transfer import NUMPY
 from ..checks import check, check_flag, check_type, ensure, is_number
 from ..nn import Module
 from ..nn.parameters import like
+from .extended import Extended
 from .gradients import parameter_arrays
-from .optimizers import Extended
 
 #: Name of the total weight among the averages, which no parameter can have.
 TOTAL = "total weight"

@@ -11,7 +11,8 @@ from drjit.opt import LearningRate
 from ..checks import check, check_above, check_flag, check_number, check_type, is_number
 from ..jit.optimizers import NewOptimizer, opaque_rate
 from ..nn import Module
-from .optimizers import Extended, check_parameters, decay_of, is_matrix
+from .extended import Extended, check_parameters
+from .optimizers import decay_of, is_matrix
 from .weights import layer_numbers
 
 
