@@ -110,6 +110,10 @@ class Mask(Elementwise):
     def __init__(self, layer: Any):
         self.layer = layer
 
+    @property
+    def factors(self) -> bool:  # type: ignore[override]
+        return not (self.layer.law.binary or self.layer.law.shared)
+
     def value(self, x: Any, key: Key | None) -> Any:
         return self.layer(x, key)
 
@@ -122,10 +126,11 @@ class LearnedMask(Op):
 
     ``layer`` is called as that of :class:`Mask`. Its attribute ``relaxed`` says whether masks depend on the rate
     ``layer.logit`` smoothly. Then ``mask(x, rate, key)`` returns the factors of the elements of ``x``, and the
-    derivatives of these by the rate, as vectors.
+    derivatives of these by the rate, as vectors. ``layer.ones`` may hold a row of ones, as long as ``x``: its product
+    with a vector is the sum of the components, without a conversion from the layout of the tensor cores.
     """
 
-    dropout = piecewise_linear = True
+    dropout = factors = piecewise_linear = True
 
     def __init__(self, layer: Any, mask: Callable[[Any, Any, Key], tuple[Any, Any]], rate: Any = None):
         self.layer, self.mask, self._rate = layer, mask, rate
@@ -150,6 +155,9 @@ class LearnedMask(Op):
             return [self.layer(d, key) for d in dy]
         (factors, slopes), single = record.mask, type(self.rate)
         terms = [d * packed(v) * slopes for d, v in zip(dy, record.x, strict=True)]
+        row = self.layer.ones.value
+        if row is not None and row.shape[1] == len(terms[0]):
+            terms = [drnn.matvec(row, term) for term in terms]
         self.rate_gradient = sum((single(t) for term in terms for t in term), single(0))
         return [d * factors for d in dy]
 
@@ -183,6 +191,10 @@ class MaskedNonlinearity(Op):
     @property
     def piecewise_linear(self) -> bool:  # type: ignore[override]
         return self.activation.piecewise_linear
+
+    @property
+    def factors(self) -> bool:  # type: ignore[override]
+        return self.mask.factors
 
     def evaluate(self, x: Bundle, key: Key | None, store: Store | None = None) -> Record:
         # dropout needs vectors in registers; the activation then costs less there than on rows

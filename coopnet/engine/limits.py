@@ -91,6 +91,9 @@ OUTER_PRODUCTS = 32
 #: Longest vectors whose outer products are worth compiling in a function of unknown runs. The second number is for
 #: networks with dropout.
 BANK_VECTOR = (96, 64)
+#: The same for networks in which dropout multiplies elements by numbers of their own. With 64 elements, OptiX compiled
+#: a kernel for both passes for minutes.
+FACTOR_VECTOR = 32
 #: Samples in all runs of a function together. With fewer, compiling outer products takes longer than they save. The
 #: second number is for networks with dropout, which compile for twice as long.
 COMPILED_SAMPLES = (3 << 31, 3 << 32)

@@ -80,8 +80,9 @@ class Op:
     affine = False
     #: Does it take :class:`~.row_vectors.RowVector`?
     takes_rows = False
-    #: Does it contain dropout?
+    #: Does it contain dropout? Does that multiply elements by numbers of their own, instead of keeping or dropping them?
     dropout = False
+    factors = False
     #: Is it piecewise linear, so that its derivatives are finite?
     piecewise_linear = False
     #: The lists of ops inside, if it is a branch.

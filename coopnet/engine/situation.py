@@ -71,6 +71,11 @@ class Network:
         return any(op.dropout for op in simple(self.ops))
 
     @property
+    def factors(self) -> bool:
+        """Does dropout multiply elements by numbers of their own, which a GPU computes one by one?"""
+        return any(op.factors for op in simple(self.ops))
+
+    @property
     def rates(self) -> list:
         """Learned rates of dropout, one for each op that has one."""
         return [op.rate for op in rated(self.ops)]

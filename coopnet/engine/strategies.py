@@ -137,7 +137,7 @@ def one_bank(s: Situation) -> bool:
 
 def slow_to_compile(s: Situation) -> bool:
     """Do outer products take long to compile, and gain little?"""
-    return s.network.width > limits.BANK_VECTOR[s.network.dropout]
+    return s.network.width > (limits.FACTOR_VECTOR if s.network.factors else limits.BANK_VECTOR[s.network.dropout])
 
 
 def worth_unrolling(s: Situation) -> bool:

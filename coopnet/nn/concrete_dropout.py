@@ -10,15 +10,16 @@ from typing import Any
 
 import drjit as dr
 import drjit.nn as drnn
+import numpy as np
 
 from ..checks import check, check_above, check_int, check_squarable, check_type, ensure, is_number
 from ..context import Context
 from ..engine import LearnedMask
 from ..jit import kinds
 from ..jit.lanes import Gate
-from ..jit.unpacked import Unpacked
+from ..jit.unpacked import Constant, Unpacked
 from ..random.draws import decisions
-from ..random.expansion import expansion
+from ..random.expansion import in_rows
 from ..random.key import Key, check_key
 from ..random.law import Law
 from .dropout import EXPANDED_WIDTH, Dropout
@@ -92,12 +93,12 @@ class ConcreteDropout(Dropout):
     """
 
     DRJIT_STRUCT = {
-        "initial": float, "bits": int, "stream": int, "rounds": int, "temperature": float, "expansion": Unpacked,
-        "logit": Unpacked,
+        "initial": float, "bits": int, "stream": int, "rounds": int, "temperature": float, "expansion": Constant,
+        "logit": Unpacked, "ones": Constant,
     }  # fmt: skip
 
     def __init__(self, p: float = 0.1, temperature: float = 0.1, stream: int | None = None, rounds: int = 10):
-        self.logit = Unpacked()
+        self.logit, self.ones = Unpacked(), Constant()
         super().__init__(p, 32, stream, rounds)
         self.temperature = check_above("ConcreteDropout", "temperature", temperature)
 
@@ -134,7 +135,7 @@ class ConcreteDropout(Dropout):
         kinds.require_float(leaf, "ConcreteDropout")
         check_key("ConcreteDropout", key)
         if key is None or not self.relaxed or kind == kinds.NUMPY:
-            return self.law.apply(x, key, self.expansion)
+            return self.law.apply(x, key)
         parts, samples, rate, gate = kinds.rows(x, kind), kinds.samples(x, kind), self.logit.value.data, Gate()
         tracked = dr.grad_enabled(rate)
         if tracked:  # the NaN of a sample without gradient, times 0, would be NaN
@@ -146,7 +147,7 @@ class ConcreteDropout(Dropout):
     def _relaxed_mask(self, x: Any, rate: Any, key: Key) -> tuple[Any, Any]:
         """The factors of the components of the ``CoopVec`` ``x``, and their derivatives by the logit ``rate``."""
         factors, slopes = self._relaxed(len(x), kinds.samples(x, kinds.COOPVEC), rate, key)
-        return self.expansion.of([x.type(f) for f in factors]), self.expansion.of([x.type(s) for s in slopes])
+        return drnn.CoopVec([x.type(f) for f in factors]), drnn.CoopVec([x.type(s) for s in slopes])
 
     def _relaxed(self, n: int, samples: int, rate: Any, key: Key) -> tuple[list, list]:
         """The factors of ``n`` elements, which have a gradient if the logit ``rate`` has one, and their derivatives."""
@@ -167,7 +168,7 @@ class ConcreteDropout(Dropout):
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Any, int]:
         layer, leaf = copy.copy(self), dr.array_t(dtype)
         if dr.backend_v(leaf) == dr.JitBackend.CUDA and 0 < size <= EXPANDED_WIDTH:
-            layer.expansion = expansion(_Words(0, self.rounds), leaf, size)
+            layer.ones = Constant(in_rows(np.ones((1, size)), leaf))
         single = dr.float32_array_t(leaf)
         layer.logit = Unpacked(ParameterArray(dr.opaque(single, _logit(self.initial))))
         return layer, size

@@ -7,7 +7,8 @@ it converts, and the compiler takes long for it. A product of a matrix and a vec
   a word at once, and the resulting bits are collected in words. Each byte :math:`d` of those is a component of a short
   vector. The product with :func:`digit_matrix` gives :math:`e = (2 d + 1)\, 2^{-b - 2}` for bit :math:`b` of it. This
   is exact in half precision, and the bit is 1 if and only if :math:`e` is less than its nearest integer.
-* Other factors are multiplied by the identity matrix.
+
+Other factors are computed one by one: OptiX compiles kernels that multiply them by an identity matrix for longer.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from .philox import generate, round_keys
 class Expansion(Constant):
     """The matrix of which a product gives the factors of vectors of one length; ``None`` if there is none.
 
-    ``bits`` are those of the draws whose bytes it expands, or 0 for the identity matrix.
+    ``bits`` are those of the draws whose bytes it expands.
     """
 
     def __init__(self, value: Any = None, bits: int = 0):
@@ -42,14 +43,6 @@ class Expansion(Constant):
         """What equal matrices have in common."""
         return None if self.value is None else (self.value.shape, self.value.dtype, self.bits)
 
-    def of(self, numbers: list) -> drnn.CoopVec:
-        """The vector of ``numbers``, which are multiplied by the matrix, if there is one."""
-        if self.value is None:
-            return drnn.CoopVec(numbers)
-        # 3 n components: the vector, the factors, and their draws
-        rows, _ = self.value.shape
-        return drnn.matvec(self.value, drnn.CoopVec(request_registers(numbers, [self.value], 3 * rows)))
-
     def __deepcopy__(self, memo: dict) -> Expansion:
         return type(self)(self.value, self.bits)
 
@@ -59,15 +52,19 @@ class Expansion(Constant):
 
 def expansion(law: Any, leaf: type, n: int) -> Expansion:
     """That of ``law``, for vectors of ``n`` components of type ``leaf``."""
-    if law.shared:
-        return Expansion()
-    matrix = digit_matrix(n, law.bits) if law.binary else np.eye(n)
-    rows = np.zeros((n, -(-matrix.shape[1] // 8) * 8), np.float32)  # OptiX wants rows aligned to 16 bytes
+    return (
+        Expansion(in_rows(digit_matrix(n, law.bits), leaf), law.bits) if law.binary and not law.shared else Expansion()
+    )
+
+
+def in_rows(matrix: np.ndarray, leaf: type) -> Any:
+    """A view of ``matrix`` in memory, of type ``leaf``."""
+    rows = np.zeros((len(matrix), -(-matrix.shape[1] // 8) * 8), np.float32)  # OptiX wants rows aligned to 16 bytes
     rows[:, : matrix.shape[1]] = matrix
     # row-major, because that was faster in measurements than the layouts of drjit.nn.pack
     view = drnn.view(dr.tensor_t(leaf)(leaf(rows.ravel()), rows.shape))
     dr.eval(view.buffer)
-    return Expansion(view[:, : matrix.shape[1]], law.bits if law.binary else 0)
+    return view[:, : matrix.shape[1]]
 
 
 def multiply(x: Any, law: Any, key: Key, given: Expansion | None) -> Any:
@@ -79,15 +76,11 @@ def multiply(x: Any, law: Any, key: Key, given: Expansion | None) -> Any:
     uint32, n, width = dr.uint32_array_t(law.leaf), len(x), kinds.samples(x, kinds.COOPVEC)
     if law.shared:
         return x * law.factor(draws.decisions(1, law, key, uint32, width)[0])
-    # bits of the layer may have been assigned since the matrix was made
-    given = given if given is not None and given.bits in (0, law.bits) else Expansion()
-    if given.bits == 0:
-        numbers = [law.factor(d) for d in draws.decisions(n, law, key, uint32, width)]
-    else:
-        numbers = digits(n, law, key, uint32, width)
-    e = given.of(numbers)
-    if given.bits == 0:
-        return x * e
+    if given is None or given.value is None or given.bits != law.bits:  # which may have been assigned since
+        return x * drnn.CoopVec([law.factor(d) for d in draws.decisions(n, law, key, uint32, width)])
+    numbers = digits(n, law, key, uint32, width)
+    # 3 n components: the vector, the factors, and their draws
+    e = drnn.matvec(given.value, drnn.CoopVec(request_registers(numbers, [given.value], 3 * n)))
     # the sum with so large a number is rounded to an integer
     large = law.leaf(1.5 * 2 ** (10 if dr.is_half_v(law.leaf) else 23))
     # The integer differs from e by 2^-9 at least. For dr.step, OptiX takes much longer than for these operations.
