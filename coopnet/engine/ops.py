@@ -80,7 +80,7 @@ class Op:
     affine = False
     #: Does it take :class:`~.row_vectors.RowVector`?
     takes_rows = False
-    #: Does it contain dropout? Does that multiply elements by numbers of their own, instead of keeping or dropping them?
+    #: Does it contain dropout? Does that multiply elements by numbers of their own, and not only keep or drop them?
     dropout = False
     factors = False
     #: Is it piecewise linear, so that its derivatives are finite?

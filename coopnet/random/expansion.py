@@ -7,8 +7,7 @@ it converts, and the compiler takes long for it. A product of a matrix and a vec
   a word at once, and the resulting bits are collected in words. Each byte :math:`d` of those is a component of a short
   vector. The product with :func:`digit_matrix` gives :math:`e = (2 d + 1)\, 2^{-b - 2}` for bit :math:`b` of it. This
   is exact in half precision, and the bit is 1 if and only if :math:`e` is less than its nearest integer.
-
-Other factors are computed one by one: OptiX compiles kernels that multiply them by an identity matrix for longer.
+* A few other factors are multiplied by the identity matrix. More of them would compile for minutes.
 """
 
 from __future__ import annotations
@@ -27,11 +26,14 @@ from . import draws
 from .key import Key
 from .philox import generate, round_keys
 
+#: Most factors of a vector that are multiplied by the identity matrix.
+FACTORS = 32
+
 
 class Expansion(Constant):
     """The matrix of which a product gives the factors of vectors of one length; ``None`` if there is none.
 
-    ``bits`` are those of the draws whose bytes it expands.
+    ``bits`` are those of the draws whose bytes it expands, or 0 for the identity matrix.
     """
 
     def __init__(self, value: Any = None, bits: int = 0):
@@ -52,9 +54,10 @@ class Expansion(Constant):
 
 def expansion(law: Any, leaf: type, n: int) -> Expansion:
     """That of ``law``, for vectors of ``n`` components of type ``leaf``."""
-    return (
-        Expansion(in_rows(digit_matrix(n, law.bits), leaf), law.bits) if law.binary and not law.shared else Expansion()
-    )
+    if law.shared or not (law.binary or n <= FACTORS):
+        return Expansion()
+    matrix, bits = (digit_matrix(n, law.bits), law.bits) if law.binary else (np.eye(n), 0)
+    return Expansion(in_rows(matrix, leaf), bits)
 
 
 def in_rows(matrix: np.ndarray, leaf: type) -> Any:
@@ -76,11 +79,18 @@ def multiply(x: Any, law: Any, key: Key, given: Expansion | None) -> Any:
     uint32, n, width = dr.uint32_array_t(law.leaf), len(x), kinds.samples(x, kinds.COOPVEC)
     if law.shared:
         return x * law.factor(draws.decisions(1, law, key, uint32, width)[0])
-    if given is None or given.value is None or given.bits != law.bits:  # which may have been assigned since
-        return x * drnn.CoopVec([law.factor(d) for d in draws.decisions(n, law, key, uint32, width)])
-    numbers = digits(n, law, key, uint32, width)
+    # bits of the layer may have been assigned since the matrix was made
+    given = given if given is not None and given.value is not None and given.bits in (0, law.bits) else None
+    if given is None or given.bits == 0:
+        numbers = [law.factor(d) for d in draws.decisions(n, law, key, uint32, width)]
+    else:
+        numbers = digits(n, law, key, uint32, width)
+    if given is None:
+        return x * drnn.CoopVec(numbers)
     # 3 n components: the vector, the factors, and their draws
     e = drnn.matvec(given.value, drnn.CoopVec(request_registers(numbers, [given.value], 3 * n)))
+    if given.bits == 0:
+        return x * e
     # the sum with so large a number is rounded to an integer
     large = law.leaf(1.5 * 2 ** (10 if dr.is_half_v(law.leaf) else 23))
     # The integer differs from e by 2^-9 at least. For dr.step, OptiX takes much longer than for these operations.

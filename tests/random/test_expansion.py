@@ -77,7 +77,10 @@ def test_dropouts_of_one_width_share_a_matrix(llvm):
     assert {v.shape for v in (a, b)} == {(4, 4)} and a is not b and a is c
     limit = dropout.EXPANDED_WIDTH
     assert alloc(drop, size=limit)[0].shape[0] == limit and alloc(drop, size=limit + 1) == [None]
-    assert alloc(cn.GaussianDropout(0.5), size=8) == [None]
+    noise = cn.GaussianDropout(0.5)
+    a, b = alloc(noise, drop, size=4)
+    assert a.shape == b.shape == (4, 4) and a is not b
+    assert alloc(noise, size=expansion.FACTORS + 1) == [None]
     assert alloc(drop, size=1)[0].shape == (1, 4)
     assert alloc(cn.Dropout(0.0), size=8) == alloc(cn.DropPath(0.5), size=8) == [None]
     assert cn.Dropout(0.5).alloc(llvm.TensorXf16, 8).expansion.value is None
@@ -107,12 +110,12 @@ def test_masks_of_vectors_are_products_on_cuda(llvm, half, bits, way):
     np.testing.assert_array_equal(np.stack([v.numpy() for v in slopes]), kept)
 
 
-def test_noise_of_vectors_on_cuda(llvm):
+def test_noise_of_vectors_is_a_product_on_cuda(llvm):
     x = [llvm.Float16(v) for v in numbers(8, 40).astype(np.float16)]
     law, key = GaussianLaw(0.3, stream=4), cn.Key(5, step=2)
-    assert expansion.expansion(law, llvm.Float16, 8).value is None
+    given = expansion.expansion(law, llvm.Float16, 8)
     with as_cuda(laws):
-        y = evaluated(list(law.apply(drnn.CoopVec(x), key)))
+        y = evaluated(list(law.apply(drnn.CoopVec(x), key, given)))
     expected = law.apply(llvm.ArrayXf16(x), key)
     np.testing.assert_array_equal(np.stack([v.numpy() for v in y]), expected.numpy())
 
