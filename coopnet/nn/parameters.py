@@ -39,8 +39,8 @@ class ParameterArray:
 
 
 class _Entries(dr.CustomOp):
-    """Gathers entries of a parameter. Dr.Jit's own derivative would lose some of the gradient that a network's
-    evaluation adds to the same array.
+    """Gathers entries of a parameter. On LLVM, Dr.Jit's own derivative would lose the gradient that it computes for a
+    network with the same array.
     """
 
     def eval(self, storage: Any, places: Any) -> Any:  # type: ignore[override]
@@ -113,7 +113,10 @@ class Parameter(NamedTuple):
 
     def entries(self) -> Any:
         """The entries, row by row, as a flat array that can be differentiated."""
-        return dr.custom(_Entries, self.storage.array, self.places())
+        flat, places = self.storage.array, self.places()
+        if dr.backend_v(flat) == dr.JitBackend.CUDA:
+            return dr.gather(type(flat), flat, places)
+        return dr.custom(_Entries, flat, places)
 
     def pieces(self) -> dict[str, Any]:
         """:meth:`places` by name: those of each level of a grid, or those of the whole parameter."""
