@@ -303,6 +303,31 @@ def exported(backend: str) -> str:
     )
 
 
+def dropouts() -> str:
+    """Steps with each kind of dropout, relative to the same network without, of those runs that have both."""
+    kinds = {
+        "dropout": "`Dropout`", "dropout 7 8": "`Dropout`, `rounds=7`, `bits=8`", "gaussian": "`GaussianDropout`",
+        "concrete": "`ConcreteDropout`, relaxed",
+    }  # fmt: skip
+    columns, head = [], ["kind"]
+    for name in ("whole-jobs-dropout-llvm", "whole-jobs-dropout-cuda", "whole-jobs-dropout-h100-cuda"):
+        data = load(name)
+        where = "two cores" if data["machine"]["backend"] == "llvm" else data["machine"]["found"]["GPU"].split()[1]
+        for width in ("32", "64"):
+            jobs = {row["job"]: row for row in data["results"]}
+            columns.append((width, jobs))
+            head.append(f"{where}, {width} units")
+    rows = []
+    for kind, label in kinds.items():
+        cells: list[str | None] = [label]
+        for width, jobs in columns:
+            row = jobs.get(f"{width}/{kind}")
+            times = row and row["wall_ms"] / jobs[width]["wall_ms"]
+            cells.append(None if row is None else f"{times:.2f}×; {row['first_step_s']:.1f} s")
+        rows.append(cells)
+    return table(head, rows)
+
+
 def sources() -> str:
     """Every result file: where, when, with which versions, and by which script."""
     rows = []
@@ -335,6 +360,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "training_steps_llvm": lambda: training_steps("training-steps-llvm", "python benchmarks/training_steps.py"),
     "tiny_cuda_nn": tiny_cuda_nn,
     "neural_textures": neural_textures,
+    "dropouts": dropouts,
     "half_grids_cuda": lambda: half_grids("cuda"),
     "half_grids_llvm": lambda: half_grids("llvm"),
     "step_profile": step_profile,

@@ -298,15 +298,19 @@ def test_whole_jobs_on_another_gpu():
 
 
 def test_what_dropout_costs_on_another_gpu():
-    took = {row["job"]: row["wall_ms"] for row in results("whole-jobs-dropout-h100-cuda")}
+    text, took = sentences_of("performance/gradients"), took_by_job("whole-jobs-dropout-h100-cuda")
     narrow, wide = (f"{took[f'{width}/dropout'] / took[width]:.2f}" for width in ("32", "64"))
     fast = f"{took['64/dropout 7 8'] / took['64']:.2f}"
     said = f"dropout 0.1 made steps {narrow} times as long with 32 units and {wide} times with 64, and {fast} times"
-    assert f"{said} with 64, `rounds=7` and `bits=8`" in sentences_of("performance/gradients")
-    took = {row["job"]: row["wall_ms"] for row in results("whole-jobs-dropout-cuda")}
+    assert f"{said} with 64, `rounds=7` and `bits=8`" in text
+    took = took_by_job("whole-jobs-dropout-cuda")
     usual, fast = (f"{took[f'64/{dropout}'] / took['64']:.2f}" for dropout in ("dropout", "dropout 7 8"))
     said = f"took {usual} times as long with dropout, and {fast} times with `rounds=7` and `bits=8`"
-    assert said in sentences_of("performance/gradients")
+    assert said in text
+
+
+def took_by_job(name):
+    return {row["job"]: row["wall_ms"] for row in results(name)}
 
 
 def test_table_beside_tiny_cuda_nn():
