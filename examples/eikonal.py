@@ -78,7 +78,8 @@ def main() -> int:
     start = time.monotonic()
     print(f"{shape}, {steps} steps of {2 * POINTS} points on {backend.upper()}")
     for i in range(steps):
-        opt.set_learning_rate(dr.opaque(ns.Float, 1e-2 * (1 + math.cos(math.pi * i / steps)) / 2))
+        rate = 1e-2 * (1 + math.cos(math.pi * i / steps)) / 2
+        opt.set_learning_rate({name: dr.opaque(ns.Float, rate) for name in opt})
         loss = frozen(field, opt, dr.opaque(ns.UInt32, i))
         if i % 100 == 0 or i + 1 == steps:
             print(f"  step {i:4d}: loss {loss[0]:.5f}")

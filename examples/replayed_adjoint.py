@@ -63,7 +63,8 @@ def train(backend: str, seed: int, same: bool, steps: int = STEPS) -> cn.NeuralF
         opt.step()
 
     for i in range(steps):
-        opt.set_learning_rate(dr.opaque(ns.Float, LR * (1 - i / steps)))
+        rate = LR * (1 - i / steps)
+        opt.set_learning_rate({name: dr.opaque(ns.Float, rate) for name in opt})
         step(field, opt, dr.opaque(ns.UInt32, i))
     field.update(opt)
     return field

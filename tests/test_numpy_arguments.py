@@ -38,6 +38,24 @@ def test_layers(name):
     assert {k: type(v) for k, v in vars(given).items()} == kinds
 
 
+def test_sizes_that_do_not_fit_their_type():
+    """Products and sums of checked numbers are those of Python."""
+    grid = cn.HashGrid(2, n_features_per_level=np.int8(2))
+    assert repr(grid) == repr(cn.HashGrid(2, n_features_per_level=2))
+    for make in (
+        lambda i: cn.Embedding(i(2**20), i(2**13)),
+        lambda i: cn.OneBlob(i(2**30), in_features=i(8)),
+        lambda i: cn.Fourier(i(2**31 - 1)),
+        lambda i: cn.nn.Pad(None, i(2**31 - 1), i(2**31 - 1)),
+    ):
+        messages = []
+        for kind in (np.int32, int):
+            with pytest.raises(ValueError) as error:
+                make(kind)
+            messages.append(str(error.value))
+        assert messages[0] == messages[1]
+
+
 @pytest.mark.parametrize("kind", [np.uint8, np.int16, np.uint64])
 def test_whole_and_number(kind):
     assert whole(kind(3)) == 3 and type(whole(kind(3))) is int

@@ -81,11 +81,14 @@ def telling_warnings() -> Iterator[list[str]]:
     Warnings for programmers, such as those about unclosed files and deprecated names, are not printed.
     """
     silent: list[str] = []
-    with warnings.catch_warnings(record=True) as noted:
-        warnings.simplefilter("ignore")
-        for meant in (UserWarning, RuntimeWarning):
-            warnings.simplefilter("default", meant)
-        yield silent
-    for warning in noted:
-        if str(warning.message) not in silent:
-            print("coopnet: warning:", in_one_line(str(warning.message)), file=sys.stderr)
+    noted: list[warnings.WarningMessage] = []
+    try:
+        with warnings.catch_warnings(record=True) as noted:
+            warnings.simplefilter("ignore")
+            for meant in (UserWarning, RuntimeWarning):
+                warnings.simplefilter("default", meant)
+            yield silent
+    finally:
+        for warning in noted:
+            if str(warning.message) not in silent:
+                print("coopnet: warning:", in_one_line(str(warning.message)), file=sys.stderr)

@@ -219,5 +219,6 @@ def psnr(a: np.ndarray, b: np.ndarray, rows: np.ndarray | None = None) -> float:
         some: Any = slice(start, start + _PIECE)
         some = some if rows is None else rows[some]
         total += float(np.sum(np.square(np.clip(a[some], 0, 1) - b[some]), dtype=np.float64))
-    error = total / (count * math.prod(a.shape[1:])) if count else math.nan
+    numbers = count * math.prod(a.shape[1:])
+    error = total / numbers if numbers else math.nan
     return math.inf if error == 0 else -10 * math.log10(error)

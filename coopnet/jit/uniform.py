@@ -16,16 +16,17 @@ import drjit as dr
 
 from .native.core import function
 
+_LOAD, _UNPACK, _RELEASE = "_Z17jit_coop_vec_loadjjj", "_Z19jit_coop_vec_unpackjjPj", "_Z20jit_var_dec_ref_implj"
+
 
 def available() -> bool:
     """Can :func:`uniform` be called?"""
-    return function("_Z17jit_coop_vec_loadjjj") is not None and function("_Z19jit_coop_vec_unpackjjPj") is not None
+    return None not in map(function, (_LOAD, _UNPACK, _RELEASE))
 
 
 def uniform(buffer: Any, start: int, count: int) -> list[Any]:
     """``count`` entries of the evaluated ``buffer``, from ``start`` on, for a kernel on the CPU."""
-    load, unpack = function("_Z17jit_coop_vec_loadjjj"), function("_Z19jit_coop_vec_unpackjjPj")
-    release = function("_Z20jit_var_dec_ref_implj")
+    load, unpack, release = map(function, (_LOAD, _UNPACK, _RELEASE))
     vector = ctypes.c_uint32(load(*map(ctypes.c_uint32, (dr.detach(buffer).index, start, count))))
     indices = (ctypes.c_uint32 * count)()
     unpack(vector, ctypes.c_uint32(count), indices)

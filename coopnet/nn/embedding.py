@@ -85,8 +85,8 @@ class Embedding(Module):
     ):  # fmt: skip
         self.count = check_positive("Embedding", "count", count)
         self._width = check_positive("Embedding", "width", width)
-        check_features("Embedding", "width", width)
-        check_entries("Embedding", "entries", (count, width), on_host=False)
+        check_features("Embedding", "width", self._width)
+        check_entries("Embedding", "entries", (self.count, self._width), on_host=False)
         self.init_scale = check_number("Embedding", "init_scale", init_scale, 0)
         self.precision = check_choice("Embedding", "precision", precision, ("auto", "half", "single"))
         self.output = check_choice("Embedding", "output", output, (*_OUTPUTS, "table"))

@@ -53,7 +53,7 @@ class Fourier(Encoding):
     ):
         self.n_frequencies = check_positive("Fourier", "n_frequencies", n_frequencies)
         self.scale = check_number("Fourier", "scale", scale, 0)
-        check_features("Fourier", "n_frequencies", n_frequencies, 2 * n_frequencies)
+        check_features("Fourier", "n_frequencies", n_frequencies, 2 * self.n_frequencies)
         self.trained = check_flag("Fourier", "trained", trained)
         self.seed = check_unsigned("Fourier", "seed", seed)
         self.in_features = check_in_features("Fourier", in_features)

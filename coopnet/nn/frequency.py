@@ -34,7 +34,7 @@ class _Waves(Encoding):
         ensure(count <= MAX_OCTAVES, f"{name}: {self._count} is {shown(count)}; {limit}, {why}.")
         setattr(self, self._count, count)
         self.in_features = check_in_features(name, in_features)
-        check_features(name, self._count, count, self.width(abs(in_features)))
+        check_features(name, self._count, count, self.width(abs(self.in_features)))
 
     def width(self, size: int) -> int:
         return self._each * getattr(self, self._count) * size

@@ -60,14 +60,14 @@ class Lattice(Encoding):
         self.hashmap_size = check_positive(where, "hashmap_size", hashmap_size)
         self.base_resolution = check_positive(where, "base_resolution", base_resolution)
         needed = f"a multiple of n_features_per_level, {shown(self.n_features_per_level)},"
-        divisible = self._MULTIPLE is not None or hashmap_size % n_features_per_level == 0
+        divisible = self._MULTIPLE is not None or self.hashmap_size % self.n_features_per_level == 0
         check(divisible, where, "hashmap_size", hashmap_size, needed)
         if per_level_scale is not None:
             per_level_scale = check_above(where, "per_level_scale", per_level_scale)
         self.per_level_scale = per_level_scale
         self.init_scale = check_number(where, "init_scale", init_scale, 0)
         check_features(where, "n_levels", n_levels, self.width(1))
-        if hashmap_size > MAX_ENTRIES:
+        if self.hashmap_size > MAX_ENTRIES:
             raise ValueError(f"{where}: hashmap_size is {shown(hashmap_size)}; fewer than 2^32 are possible.")
         self.precision = check_choice(where, "precision", precision, ("single", "half"))
         self.grid = Unpacked()

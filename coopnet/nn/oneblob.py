@@ -48,7 +48,7 @@ class OneBlob(Encoding):
         self.n_bins = check_positive("OneBlob", "n_bins", n_bins)
         self.periodic = check_flag("OneBlob", "periodic", periodic)
         self.in_features = check_in_features("OneBlob", in_features)
-        check_features("OneBlob", "n_bins", n_bins, self.width(abs(in_features)))
+        check_features("OneBlob", "n_bins", n_bins, self.width(abs(self.in_features)))
 
     DRJIT_STRUCT = fields(__init__)
 

@@ -46,7 +46,7 @@ class Pad(Encoding):
         check_type("Pad", "nested", nested, kinds, "an Encoding, Identity or Embedding")
         self.nested = Identity() if nested is None else nested
         self.before, self.after = check_int("Pad", "before", before, 0), check_int("Pad", "after", after, 0)
-        check_features("Pad", "before + after", before + after)
+        check_features("Pad", "before + after", self.before + self.after)
         self.value = check_number("Pad", "value", value)
         self.in_features = getattr(self.nested, "in_features", -1)
 

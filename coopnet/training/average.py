@@ -86,6 +86,9 @@ class EMA:
         >>> ema.update(opt)
         """
         values = parameter_arrays("EMA.update", params)
+        for name, average in self.average.items():
+            if name not in values or math.prod(dr.shape(values[name])) != dr.width(average):
+                raise ValueError(f"EMA.update: the parameters have no {name!r} of {dr.width(average)} entries.")
         share: Any = 1 - self.decay
         if self.total is not None:
             self.total = self.total * self.decay + share
@@ -93,8 +96,6 @@ class EMA:
         if isinstance(params, Extended):
             values |= params.slow_weights()
         for name, average in self.average.items():
-            if name not in values or math.prod(dr.shape(values[name])) != dr.width(average):
-                raise ValueError(f"EMA.update: the parameters have no {name!r} of {dr.width(average)} entries.")
             value = type(average)(dr.detach(values[name]).array)
             self.average[name] = average + (value - average) * share
         dr.schedule(self.average, self.total)

@@ -1,5 +1,7 @@
 """Exit codes: in every help, and what happens."""
 
+import warnings
+
 import pytest
 from support.command_line import fails
 from support.machines import python
@@ -42,3 +44,11 @@ def test_words_of_the_library_become_a_line(capsys, tmp_path):
     (tmp_path / "a.json").write_text('{"network": {"otype": "Fully"}}')
     fails(capsys, ["convert", tmp_path / "a.json", "-o", tmp_path / "x.safetensors", "--inputs", 2, "--outputs", 3], 1,
           str(tmp_path / "a.json"), "Fully")  # fmt: skip
+
+
+def test_warnings_of_a_command_that_fails(capsys):
+    """They are told, too: they may say why."""
+    with pytest.raises(KeyError), errors.telling_warnings():
+        warnings.warn("the reason", UserWarning, stacklevel=1)
+        raise KeyError("name")
+    assert capsys.readouterr().err == "coopnet: warning: the reason\n"

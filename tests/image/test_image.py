@@ -477,6 +477,7 @@ def test_psnr_of_some_rows(monkeypatch):
     assert whole == pytest.approx(-10 * np.log10(np.mean((np.clip(a, 0, 1) - b) ** 2)))
     monkeypatch.setattr(files, "_PIECE", 3)
     assert images.psnr(a, b) == pytest.approx(whole) and files.psnr(a, b, rows) == pytest.approx(some)
+    assert np.isnan(images.psnr(a[:, :0], b[:, :0])) and np.isnan(images.psnr(a[:0], b[:0]))
 
 
 def test_two_runs_in_one_folder(tmp_path, monkeypatch):

@@ -567,7 +567,7 @@ def test_several_textures_of_one_field():
     for texture in (colors, copy.deepcopy(colors), mi.load_dict(described)):
         for found, c in zip(texture.eval_3(si), (2, 0, 4), strict=True):
             same(found.numpy(), y[c])
-    single = cn.mitsuba.NeuralTexture(several, channels=(3,), clamp=False)
+    single = cn.mitsuba.NeuralTexture(several, channels=(np.int64(3),), clamp=False)
     same(dr.clip(single.eval_1(si), 0, 1).numpy(), y[3])
     rows = several.jacobian(list(si.uv))
     same(single.eval_1_grad(si).numpy(), [v.numpy() for v in rows[3]], rtol=1e-5)

@@ -278,6 +278,18 @@ def test_average(ns, backend, field):
     assert all(np.all(np.isfinite(v.numpy())) for v in ema.average.values())
 
 
+def test_an_average_of_another_network(ns, backend, field):
+    """Nothing of it changes."""
+    average, other = cn.training.EMA(field, 0.5), cn.NeuralField(None, cn.MLP(2, 1, width=8)).build(backend)
+    average.update(field)
+    before = np.array(average.total), [v.numpy() for v in average.average.values()]
+    with pytest.raises(ValueError, match=r"EMA\.update: the parameters have no"):
+        average.update(other)
+    assert np.array(average.total) == before[0]
+    for value, old in zip(average.average.values(), before[1], strict=True):
+        np.testing.assert_array_equal(value.numpy(), old)
+
+
 def test_a_field_that_was_never_finite(ns, backend, field, tmp_path):
     matrix = field.matrix("layers.0.weights")
     matrix[:] = np.nan

@@ -7,7 +7,7 @@ from typing import Any
 import drjit as dr
 import mitsuba as mi
 
-from ...checks import check, check_choice, check_flag, check_int, check_positive, ensure, entries
+from ...checks import check, check_choice, check_flag, check_int, check_positive, ensure, entries, is_int
 from ...random.key import Key
 from .. import call_targets, keys, spectra, texels, transforms
 from ..fields import check_field, check_sizes, load, show, sizes
@@ -274,10 +274,10 @@ def _chosen(where: str, channels: Any, count: int, accepted: tuple[int, ...]) ->
     """Numbers of outputs, checked; a string holds them with spaces between."""
     numbers = channels.split() if isinstance(channels, str) else channels
     found = [int(c) if isinstance(c, str) and c.isdecimal() else c for c in entries(where, "channels", numbers)]
-    known = all(isinstance(c, int) and not isinstance(c, bool) and 0 <= c < count for c in found)
+    known = all(is_int(c, 0, count - 1) for c in found)
     many = " or ".join(map(str, accepted))
     check(known and len(found) in accepted, where, "channels", channels, f"{many} numbers from 0 to {count - 1}")
-    return tuple(found)
+    return tuple(map(int, found))
 
 
 def _wrapped(x: Any, mode: str | None) -> tuple[Any, Any]:
