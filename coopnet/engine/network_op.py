@@ -8,7 +8,7 @@ from typing import Any
 import drjit as dr
 import drjit.nn as drnn
 
-from ..jit.kinds import flat, packed, split
+from ..jit.kinds import flat, of_width, packed, split
 from ..jit.lanes import live, only
 from ..jit.literals import is_literal, vector
 from ..jit.masks import present, unmasked
@@ -33,7 +33,7 @@ class Plan:
         self.vectors = situation.vectors
         #: The :class:`~.inner_loss.InnerLoss` that the backward pass computes, if any.
         self.loss: Any = None
-
+        #: Learned rates of dropout that need gradients.
         self.rates = situation.network.rates if situation.rates else []
 
     def split(self, components: Sequence[Any]) -> Bundle:
@@ -46,7 +46,7 @@ class Plan:
             return flat(x) + self.rates
         # Ordinary operations, by which Dr.Jit records that a symbolic loop depends on the rate. It cannot sum up the
         # gradients of lanes there.
-        return flat(x) + [rate * 1 + dr.zeros(type(rate), self.situation.samples) for rate in self.rates]
+        return flat(x) + [of_width(rate * 1, self.situation.samples) for rate in self.rates]
 
     def bundle(self, xs: Sequence[Any]) -> Bundle:
         """The bundle of the inputs ``xs``."""

@@ -182,7 +182,7 @@ class ConcreteDropout(Dropout):
 def _for_each(rate: Any, samples: int) -> Any:
     """``rate``, one for each sample: otherwise the gradient of each element would be summed up by itself."""
     # `* 1`: an ordinary operation, by which Dr.Jit records that a symbolic loop depends on the rate
-    return rate * 1 + dr.zeros(type(rate), samples)
+    return kinds.of_width(rate * 1, samples)
 
 
 def _factors(words: list, logit: Any, temperature: float) -> tuple[list, list]:
