@@ -145,12 +145,11 @@ class LearnedMask(Op):
 
     def evaluate(self, x: Bundle, key: Key | None, store: Store | None = None) -> Record:
         mask = None if key is None or self.rate is None else self.mask(x[0], self.rate, key)
-        record = MaskedRecord(self, x, [v * mask[0] if mask else self.layer(v, key) for v in x])
+        record = Record(self, x, [v * mask[0] if mask else self.layer(v, key) for v in x])
         record.mask = mask
         return record
 
     def pullback(self, record: Record, dy: Bundle, key: Key | None, wanted: bool, visit: Visit) -> Bundle | None:
-        assert isinstance(record, MaskedRecord)
         if record.mask is None:
             return [self.layer(d, key) for d in dy]
         (factors, slopes), single = record.mask, type(self.rate)
@@ -162,18 +161,11 @@ class LearnedMask(Op):
         return [d * factors for d in dy]
 
     def jvp(self, record: Record, moving: Any, dx: Bundle, key: Key | None) -> Bundle:
-        assert isinstance(record, MaskedRecord)
         dx = [packed(d) for d in dx]
         if record.mask is None:
             return [self.layer(d, key) for d in dx]
         factors, slopes = record.mask
         return [d * factors + packed(v) * slopes * v.type(moving.rate) for d, v in zip(dx, record.x, strict=True)]
-
-
-class MaskedRecord(Record):
-    """A record with the ``mask`` of a :class:`LearnedMask`."""
-
-    mask: Any = None
 
 
 class MaskedNonlinearity(Op):

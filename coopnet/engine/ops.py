@@ -33,10 +33,11 @@ Bundle = list[Any]
 class Record:
     """One op's evaluation: the input bundle ``x``, the output bundle ``y``, and tapes of the ops inside it.
 
-    ``slope`` is :meth:`Op.kept_slope`, if slopes are kept.
+    ``slope`` is :meth:`Op.kept_slope`, if slopes are kept, and ``mask`` what an op with a :attr:`Op.rate` has drawn.
     """
 
     slope: Any = None
+    mask: Any = None
 
     def __init__(self, op: Op, x: Bundle, y: Bundle, inner: Sequence[Tape] = ()):
         self.op, self.x, self.y, self.inner = op, x, y, inner
