@@ -81,11 +81,13 @@ class EMA:
         optimizer is more exact if it keeps half-precision weights in single precision. If it looks ahead, its slow
         weights are averaged.
 
-        Raises ``ValueError`` if names or sizes differ from those at the start.
+        Raises ``ValueError`` if names or sizes differ from those at the start. An optimizer may have more parameters.
 
         >>> ema.update(opt)
         """
         values = parameter_arrays("EMA.update", params)
+        if isinstance(params, Module):
+            check_averaged("EMA.update", params, self.average)
         for name, average in self.average.items():
             if name not in values or math.prod(dr.shape(values[name])) != dr.width(average):
                 raise ValueError(f"EMA.update: the parameters have no {name!r} of {dr.width(average)} entries.")

@@ -281,10 +281,13 @@ def test_average(ns, backend, field):
 def test_an_average_of_another_network(ns, backend, field):
     """Nothing of it changes."""
     average, other = cn.training.EMA(field, 0.5), cn.NeuralField(None, cn.MLP(2, 1, width=8)).build(backend)
+    wide = cn.NeuralField(None, cn.MLP(2, 2, width=64, depth=1)).build(backend)
     average.update(field)
     before = np.array(average.total), [v.numpy() for v in average.average.values()]
-    with pytest.raises(ValueError, match=r"EMA\.update: the parameters have no"):
+    with pytest.raises(ValueError, match=r"EMA\.update: the network has other parameters"):
         average.update(other)
+    with pytest.raises(ValueError, match=r"EMA\.update: the parameters have no 'layers"):
+        average.update(SGD(lr=0.01, params=dict(wide)))
     assert np.array(average.total) == before[0]
     for value, old in zip(average.average.values(), before[1], strict=True):
         np.testing.assert_array_equal(value.numpy(), old)
