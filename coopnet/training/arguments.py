@@ -96,7 +96,7 @@ def check_options(field: NeuralField, options: Options) -> None:
         _check_penalty(options.penalty, field)
     check_type("fit", "ema", options.ema, EMA | None, "a coopnet.training.EMA")
     if options.ema is not None:
-        check_averaged("fit: ema", field, options.ema.average)
+        check_averaged("fit: ema", field, options.ema)
 
 
 def _check_penalty(penalty: Callable, field: NeuralField) -> None:

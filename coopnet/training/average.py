@@ -13,7 +13,7 @@ import drjit as dr
 from ..backend.transfer import NUMPY
 from ..checks import check, check_flag, check_type, ensure, is_number
 from ..nn import Module
-from ..nn.parameters import like
+from ..nn.parameters import like, parameters
 from .extended import Extended
 from .gradients import parameter_arrays
 
@@ -45,7 +45,7 @@ class EMA:
     ...     cn.save("averaged.safetensors", field)
     """
 
-    DRJIT_STRUCT = {"average": dict, "decay": float, "total": object}
+    DRJIT_STRUCT = {"average": dict, "decay": float, "total": object, "shapes": object}
 
     def __init__(self, net: Module | None = None, decay: float = 0.999, debias: bool = False):
         check(is_number(decay) and 0 <= decay < 1, "EMA", "decay", decay, "a number in [0, 1)")
@@ -54,6 +54,8 @@ class EMA:
         self.average: dict[str, Any] = {}
         #: Total weight of all values in the average, 1 - d^t; ``None`` if the average began at the initial weights.
         self.total: Any = None
+        #: Shapes of all parameters. Arrays do not tell them: a GPU's packed layouts of other networks may be as long.
+        self.shapes: Any = None
         if net is None:  # only while Dr.Jit rebuilds the PyTree
             return
         check_type("EMA", "net", net, Module, "a coopnet Module")
@@ -62,6 +64,7 @@ class EMA:
             single = dr.float32_array_t(type(flat))
             # a copy: if the average and the parameter were one array at first, the step would be recorded again later
             self.average[name] = single(flat) * dr.opaque(single, 1)
+        self.shapes = _shapes(net)
         if debias:
             self.total = dr.opaque(dr.float32_array_t(dr.leaf_t(type(next(iter(self.average.values()))))), 0)
         dr.eval(self.average)
@@ -87,7 +90,7 @@ class EMA:
         """
         values = parameter_arrays("EMA.update", params)
         if isinstance(params, Module):
-            check_averaged("EMA.update", params, self.average)
+            check_averaged("EMA.update", params, self)
         for name, average in self.average.items():
             if name not in values or math.prod(dr.shape(values[name])) != dr.width(average):
                 raise ValueError(f"EMA.update: the parameters have no {name!r} of {dr.width(average)} entries.")
@@ -109,7 +112,7 @@ class EMA:
 
         >>> ema.apply(net)
         """
-        check_averaged("EMA.apply", net, self.average)
+        check_averaged("EMA.apply", net, self)
         for name, average in self.average.items():
             net[name] = like(net[name], average)
 
@@ -122,7 +125,7 @@ class EMA:
         >>> with ema.applied(net):
         ...     averaged = net.matrix("layers.0.weights")
         """
-        check_averaged("EMA.applied", net, self.average)
+        check_averaged("EMA.applied", net, self)
         before = {name: dr.copy(dr.detach(value).array) for name, value in net.items()}
         self.apply(net)
         try:
@@ -145,9 +148,11 @@ def set_averages(ema: EMA, new: Mapping[str, Any]) -> None:
     ema.total = new.get(TOTAL)
 
 
-def check_averaged(where: str, net: Any, average: Mapping[str, Any]) -> None:
-    """Raise unless ``average`` is an average of the parameters of ``net``."""
+def check_averaged(where: str, net: Any, ema: EMA) -> None:
+    """Raise unless ``ema`` is an average of the parameters of ``net``, or of a network like it."""
     check_type(where, "net", net, Module, "a coopnet Module")
-    sizes = {name: math.prod(dr.shape(value)) for name, value in net.items()}
-    same = sizes == {name: dr.width(value) for name, value in average.items()}
-    ensure(same, f"{where}: the network has other parameters than the one that was averaged.")
+    ensure(_shapes(net) == ema.shapes, f"{where}: the network has other parameters than the one that was averaged.")
+
+
+def _shapes(net: Module) -> tuple:
+    return tuple((p.name, p.shape) for p in parameters(net))

@@ -286,7 +286,7 @@ def test_an_average_of_another_network(ns, backend, field):
     before = np.array(average.total), [v.numpy() for v in average.average.values()]
     with pytest.raises(ValueError, match=r"EMA\.update: the network has other parameters"):
         average.update(other)
-    with pytest.raises(ValueError, match=r"EMA\.update: the parameters have no 'layers"):
+    with pytest.raises(ValueError, match=r"EMA\.update: the parameters have no 'network"):
         average.update(SGD(lr=0.01, params=dict(wide)))
     assert np.array(average.total) == before[0]
     for value, old in zip(average.average.values(), before[1], strict=True):
