@@ -175,12 +175,12 @@ def step_profile() -> str:
     """What the time of a step on a GPU is spent on."""
     rows = []
     for r in load("step-profile-cuda")["results"]:
-        products = sum(k["us"] for k in r["kernels"] if "nvjet" in k["name"] or "gemm" in k["name"])
-        parts = [r["optix_us"], products, r["kernels_us"] - products, r["gaps_us"] - r["optix_us"]]
+        # Dr.Jit's clock and the profiler's differ by some microseconds
+        parts = [r["optix_us"], r["kernels_us"], max(r["gaps_us"] - r["optix_us"], 0)]
         spent = [f"{us / 1e3:.2f}" for us in parts]
         launches = [f"{n:.0f}" for n in (r["optix_launches"], r["launches"])]
         rows.append([f"`{r['job']}`", number(r["wall_ms"]), launches[0], *spent, launches[1]])
-    head = ["job", "wall", "OptiX launches", "OptiX", "products", "other kernels", "waiting", "other launches"]
+    head = ["job", "wall", "OptiX launches", "OptiX", "other kernels", "waiting", "other launches"]
     command = "python benchmarks/step_profile.py --backend cuda"
     return measured("step-profile-cuda", command) + "\n\n" + table(head, rows)
 
