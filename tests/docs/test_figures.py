@@ -281,6 +281,13 @@ def test_launches_of_exported_fields():
         assert 0.4 < 1 - slope * 2**20 / us["20"] < 0.6
 
 
+def test_what_first_steps_are_spent_on():
+    took = {row["job"]: max(k["seconds"] for k in row["compiled"]) for row in results("step-profile-cuda")}
+    narrow, wide, dropout = (f"{took[job]:.1f} s" for job in ("32", "64", "64/dropout"))
+    said = f"took it {narrow} with 32 units, {wide} with 64, and {dropout} with 64 and dropout"
+    assert said in sentences_of("performance/gradients")
+
+
 def test_whole_jobs_on_another_gpu():
     own, theirs = whole_jobs("whole-jobs-h100-cuda")
     text = sentences_of("performance/gradients")
