@@ -47,6 +47,18 @@ def positive(number: float) -> float:
     return number
 
 
+def finite(number: float) -> float:
+    """``number``, if it is finite."""
+    ensure(math.isfinite(number), f"{number} is not a finite number.", typer.BadParameter)
+    return number
+
+
+def parse_folder(text: str) -> Path:
+    """A folder. An empty name, as of a variable that was not set, would be the folder one is in."""
+    ensure(text, "the name is empty; for this folder, give '.'.", typer.BadParameter)
+    return Path(text)
+
+
 def parse_size(text: str) -> tuple[int, int]:
     """Width and height of ``"640x480"``."""
     match = re.fullmatch(r"(\d{1,9})[xX×](\d{1,9})", text.strip())

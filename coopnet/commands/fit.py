@@ -18,6 +18,7 @@ from .. import backend as backends
 from ..checks import ensure
 from ..io.checkpoint import require_safetensors
 from ..training import FitResult
+from ..training.interrupts import caused_by_interrupt
 from . import arguments as args
 from .errors import Stopped, about, telling_warnings
 
@@ -48,6 +49,7 @@ def fit(
             "--output",
             metavar="DIR",
             help="Folder for results, created if missing; default FILE's name without its suffix, here.",
+            parser=args.parse_folder,
         ),
     ] = None,
     backend: args.BACKEND = "auto",
@@ -155,10 +157,15 @@ def _fit_image(source: Path, output: Path, chosen: dict, settings: dict, run: di
     ensure(height * columns > 1, f"{str(source)!r} has a single pixel; at least 2 are needed.")
     _prepare(output, IMAGE_PICTURES, run["resume"])
     settings["backend"] = backends.require(settings["backend"])
-    kind, share = "grey" if channels == 1 else "RGB", 100 * chosen["pixels"]
+    kind, count = "grey" if channels == 1 else "RGB", height * columns
+    share = 100 * len(images.training_pixels(count, chosen["pixels"], settings["seed"], settings["backend"])) / count
     where = settings["backend"].upper()
     print(f"{source}: {columns} x {height} pixels, {kind}; training on {share:.3g} % of them, on {where}")
-    with about(output / "field.safetensors"), telling_warnings() as silent:
+    with (
+        resumable(source, output, settings | chosen),
+        about(output / "field.safetensors"),
+        telling_warnings() as silent,
+    ):
         result = images.fit_image(values, output, fraction=chosen["pixels"], **run, **settings)
         silent.append(result.training.message)
     _ended(result.training, result.files, source, output, settings | chosen)
@@ -186,7 +193,11 @@ def _fit_mesh(source: Path, output: Path, chosen: dict, settings: dict, run: dic
     settings["backend"] = backends.require(settings["backend"])
     kind = "watertight" if mesh.watertight else "not watertight, so that winding numbers say what is inside"
     print(f"{source}: {len(mesh.faces)} triangles, {kind}; {chosen['points']} points, on {settings['backend'].upper()}")
-    with about(output / "field.safetensors"), telling_warnings() as silent:
+    with (
+        resumable(source, output, settings | chosen),
+        about(output / "field.safetensors"),
+        telling_warnings() as silent,
+    ):
         result = meshes.fit_mesh(mesh, output, points=chosen["points"], **run, **settings)
         silent.append(result.training.message)
     _ended(result.training, result.files, source, output, settings | chosen)
@@ -205,14 +216,34 @@ def _ended(training: FitResult, files: Mapping[str, Path], source: Path, output:
     if training.stopped == "interrupt":
         written = "no checkpoint was written"
         if training.steps and files["field"].exists():
-            name = f"./{source}" if str(source).startswith("-") else str(source)  # not an option
-            words = ["coopnet", "fit", name, "-o", str(output)]
-            words += [word for key, value in settings.items() for word in (f"--{key}", str(value))]
-            command = shlex.join([*words, "--resume"])
-            written = f"the checkpoint is {files['field']}\nresume with: {command}"
+            written = how_to_resume(source, output, settings)
         print(f"stopped after step {training.steps} of {settings['steps']}; {written}")
         raise Stopped
     print(f"{training.steps} steps in {training.seconds:.1f} s, final loss {training.losses[-1]:.3g}")
+
+
+@contextmanager
+def resumable(source: Path, output: Path, settings: dict) -> Iterator[None]:
+    """A block that trains, writes a checkpoint and draws. Says how to go on if it is interrupted while it draws."""
+    checkpoint = output / "field.safetensors"
+    before = checkpoint.exists() and checkpoint.stat().st_mtime_ns
+    try:
+        yield
+    except (KeyboardInterrupt, RuntimeError) as error:
+        if not checkpoint.exists() or checkpoint.stat().st_mtime_ns == before:
+            raise
+        if not (isinstance(error, KeyboardInterrupt) or caused_by_interrupt(error)):
+            raise
+        print(f"stopped before all pictures were drawn; {how_to_resume(source, output, settings)}")
+        raise Stopped from None
+
+
+def how_to_resume(source: Path, output: Path, settings: dict) -> str:
+    """Where the checkpoint is, and the command that goes on from it."""
+    name = f"./{source}" if str(source).startswith("-") else str(source)  # not an option
+    words = ["coopnet", "fit", name, "-o", str(output)]
+    words += [word for key, value in settings.items() for word in (f"--{key}", str(value))]
+    return f"the checkpoint is {output / 'field.safetensors'}\nresume with: {shlex.join([*words, '--resume'])}"
 
 
 def _print_files(files: Mapping[str, Path]) -> None:

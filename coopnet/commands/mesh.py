@@ -20,7 +20,7 @@ def mesh(
     resolution: Annotated[
         int, typer.Option(metavar="N", help="Cells along the longest side of the box.", min=2, max=1024)
     ] = 128,
-    level: Annotated[float, typer.Option(help="The value of the field on the surface.")] = 0.0,
+    level: Annotated[float, typer.Option(help="The value of the field on the surface.", callback=args.finite)] = 0.0,
     region: Annotated[
         Any,
         typer.Option(metavar="X,Y,Z,X,Y,Z", help="Two corners of a box to look for it.", parser=args.parse_numbers),

@@ -55,7 +55,8 @@ class Embedding(Module):
     ``(1, samples)``, a list of one array, a NumPy array, or an int. It returns ``width`` features as a nested array, or
     as a tensor or list for those inputs. Whole numbers of a floating point type are ids, too (exact up to
     :math:`2^{24}`), since a :class:`NeuralField` passes its coordinates in single precision. So the layer can be the
-    encoding of a field, or part of a :class:`Composite`.
+    encoding of a field, or part of a :class:`Composite`. The field's bounds map ids like coordinates: give those of the
+    id as 0 and 1, which leaves it as it is, as in ``bounds=([0, -2, -2], [1, 2, 2])``.
 
     Raises:
         ValueError: ids out of range or not whole (see ``check``), more than one per sample, a layer without table.
@@ -152,13 +153,15 @@ class Embedding(Module):
         return index, dr.mask_t(uint32)(active)
 
     def _raise_out_of_range(self, ids: Any, whole: bool) -> None:
-        ensure(whole, "Embedding: ids of a floating point type must be whole numbers, but some are not.")
-        name = type(ids).__name__
+        bounds = "Bounds of a field map ids, too; bounds of 0 and 1 for this coordinate leave them as they are"
+        problem = "Embedding: ids of a floating point type must be whole numbers, but some are not"
+        ensure(whole, f"{problem}. {bounds}.")
+        name, mapped = type(ids).__name__, f"{bounds}. " if dr.is_float_v(ids) else ""
         if dr.itemsize_v(ids) < 4:
             ids = dr.int32_array_t(type(ids))(ids)
         given = f"ids ({name}) reach from {dr.min(ids)[0]} to {dr.max(ids)[0]}; they must lie in [0, {self.count})"
         hint = "To accept others, give check=False with out_of_range='clamp' or 'zero'"
-        raise ValueError(f"Embedding: {given}. {hint}.")
+        raise ValueError(f"Embedding: {given}. {mapped}{hint}.")
 
     def _alloc(self, dtype: type, size: int, rng: Any, /) -> tuple[Embedding, int]:  # type: ignore[override]
         ensure(size in (-1, 1), f"Embedding: the input has {size} features, but the layer takes 1, the id.")

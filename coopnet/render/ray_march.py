@@ -202,7 +202,8 @@ def _mode(mode: str, networks: ModuleParameters | None, rays: SampledRays, where
     ensure(mode != "wide" or not symbolic(), f"{where}: mode is 'wide' {inside}.", RuntimeError)
     if mode == "replay" and not wanted:
         return "loop"
-    long = f"steps is {rays.steps}; in mode 'loop', gradients take at most {KEPT}. Use mode='replay'"
+    hint = "use mode='replay', or dr.suspend_grad() if none are needed"
+    long = f"steps is {rays.steps}; in mode 'loop', gradients take at most {KEPT}; {hint}"
     ensure(mode != "loop" or not wanted or rays.steps <= KEPT, f"{where}: {long}.")
     halves = mode == "replay" and networks is not None and networks.half_tables()
     sums = f"{where}: mode is 'replay', which sums gradients inside a loop, where those of half-precision tables stall"

@@ -64,6 +64,19 @@ def test_nothing_to_resume_leaves_no_directory(picture, tmp_path, capsys):
     assert "to resume from; run without --resume first" in said and not (tmp_path / "new").exists()
 
 
+def test_an_empty_folder_is_a_variable_that_was_not_set(picture, capsys):
+    assert main(["fit", str(picture), "-o", ""]) == 2
+    assert "--output" in (said := capsys.readouterr().err) and "the name is empty" in said
+
+
+def test_the_share_of_pixels_is_that_of_whole_pixels(picture, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(coopnet.image, "fit_image", lambda *arguments, **options: 1 / 0)
+    for share, said in (("1e-9", "1.56 %"), ("1", "100 %")):
+        with pytest.raises(ZeroDivisionError):
+            main(["fit", str(picture), "-o", str(tmp_path / "out"), "--pixels", share])
+        assert f"8 x 8 pixels, RGB; training on {said} of them" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", ["comparison.png", "field.safetensors"])
 def test_directories_in_the_way_are_found_before_the_training(picture, tmp_path, capsys, name):
     (tmp_path / "out" / name).mkdir(parents=True)

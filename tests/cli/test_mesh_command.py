@@ -120,6 +120,7 @@ def test_the_command(backend, tmp_path, capsys):
     np.testing.assert_allclose(trimesh.load(out).bounds, [[0.4] * 3, [1.6] * 3], atol=0.01)
     fails(capsys, arguments, 1, "there already", "--force")
     assert cli.main([*arguments, "--resolution", "8", "--force"]) == 0
+    fails(capsys, [*arguments, "--force", "--level", "nan"], 2, "--level", "finite")
     fails(capsys, [*arguments, "--force", "--level", "7"], 1, "f.safetensors", "level 7")
     fails(capsys, [*arguments[:3], "x.gltf"], 2, "x.gltf", ".ply, .obj, .stl")
     fails(capsys, [*arguments, "--force", "--region", "0,0,1,1"], 2, "region", "six numbers")

@@ -204,6 +204,8 @@ def test_ids_of_floating_point_types(ns):
     layer, _ = table(ns, 10, 2)
     for bad, message in [
         (0.5, "whole numbers"),
+        (0.5, "bounds of 0 and 1 for this coordinate"),
+        (10, "bounds of 0 and 1 for this coordinate"),
         (10, r"from 1\.0 to 10\.0"),
         (np.nan, "whole numbers"),
         (-1, r"from -1\.0"),
