@@ -95,10 +95,11 @@ BANK_VECTOR = (96, 64)
 #: a kernel for both passes for minutes.
 FACTOR_VECTOR = 32
 #: Samples in all runs of a function together. With fewer, compiling outer products takes longer than they save. The
-#: second number is for networks with dropout, which compile for twice as long.
-COMPILED_SAMPLES = (3 << 31, 3 << 32)
-#: Storing and reading so many samples takes as long as calling a library.
-LIBRARY_CALL_SAMPLES = 1 << 19
+#: second number is for networks with dropout, which compile for longer.
+COMPILED_SAMPLES = (1 << 34, 3 << 33)
+#: Storing and reading so many samples takes as long as calling a library between two recorded functions
+#: (benchmarks/whole_jobs.py).
+LIBRARY_CALL_SAMPLES = 1 << 21
 #: Fewest samples for which several kernels instead of one pay.
 LAUNCHES_SAMPLES = 1 << 16
 

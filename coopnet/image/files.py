@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import check, check_type, ensure
+from ..checks import check, check_type, ensure, shown_path
 from ..checks.memory import NoRoom, check_room
 from ..io import atomic_write
 from ..io.files import file_name
@@ -39,8 +39,9 @@ def load(path: str | os.PathLike[str]) -> np.ndarray:
     (4, 6, 1)
     """
     path = Path(file_name(path, "image.load"))
-    ensure(not path.is_dir(), f"{str(path)!r} is a directory; an image file is needed.", IsADirectoryError)
-    ensure(path.exists(), f"there is no file {str(path)!r}.", FileNotFoundError)
+    name = repr(shown_path(path))
+    ensure(not path.is_dir(), f"{name} is a directory; an image file is needed.", IsADirectoryError)
+    ensure(path.exists(), f"there is no file {name}.", FileNotFoundError)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # large images are fine
@@ -52,17 +53,17 @@ def load(path: str | os.PathLike[str]) -> np.ndarray:
         raise
     except _NoPicture as error:
         hint = "scale them, and pass the array to coopnet.image.fit_image"
-        raise ValueError(f"{str(path)!r} has {error}; {hint}.") from None
+        raise ValueError(f"{name} has {error}; {hint}.") from None
     except UnidentifiedImageError:
-        raise ValueError(f"{str(path)!r} is not an image that Pillow can read.") from None
+        raise ValueError(f"{name} is not an image that Pillow can read.") from None
     except Image.DecompressionBombError as error:
-        raise ValueError(f"{str(path)!r} is too large: {error}") from None
+        raise ValueError(f"{name} is too large: {error}") from None
     except PermissionError as error:
-        raise OSError(f"cannot read {str(path)!r}: {error.strerror}.") from None
+        raise OSError(f"cannot read {name}: {error.strerror}.") from None
     except (OSError, SyntaxError, ValueError, EOFError) as error:  # Pillow's errors for damaged files
         if "Ghostscript" in str(error):
-            raise ValueError(f"{str(path)!r} needs Ghostscript, which is not installed; convert it to PNG.") from None
-        raise ValueError(f"{str(path)!r} is a damaged image: {error}") from None
+            raise ValueError(f"{name} needs Ghostscript, which is not installed; convert it to PNG.") from None
+        raise ValueError(f"{name} is a damaged image: {error}") from None
 
 
 def _check_room(path: Path, image: Any) -> None:
@@ -72,7 +73,7 @@ def _check_room(path: Path, image: Any) -> None:
     width, height = image.size
     count, channels = width * height, max(3, len(image.getbands()))
     parts = {"its pixels": [count * channels] * 3, "their values": [4.0 * count * 3]}  # read, converted and copied
-    subject = f"{str(path)!r} is a picture of {width} x {height} pixels; reading it"
+    subject = f"{shown_path(path)!r} is a picture of {width} x {height} pixels; reading it"
     check_room(subject, parts, "A picture of fewer pixels takes less")
 
 

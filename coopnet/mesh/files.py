@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import check_type, ensure
+from ..checks import check_type, ensure, shown_path
 from ..io.files import atomic_write, file_name
 
 MARGIN = 0.1  #: of the unit cube, on either side of the longest side of a mesh
@@ -54,8 +54,9 @@ def load(path: str | os.PathLike[str]) -> Mesh:
     ((8, 3), (12, 3), True)
     """
     path = Path(file_name(path, "mesh.load"))
-    ensure(not path.is_dir(), f"{str(path)!r} is a directory; a mesh file is needed.", IsADirectoryError)
-    ensure(path.exists(), f"there is no file {str(path)!r}.", FileNotFoundError)
+    name = repr(shown_path(path))
+    ensure(not path.is_dir(), f"{name} is a directory; a mesh file is needed.", IsADirectoryError)
+    ensure(path.exists(), f"there is no file {name}.", FileNotFoundError)
     library = trimesh()
     open(path, "rb").close()  # raises PermissionError, naming the path
     try:
@@ -64,23 +65,21 @@ def load(path: str | os.PathLike[str]) -> Mesh:
         vertices, faces = np.asarray(whole.vertices, np.float64), np.asarray(whole.faces, np.int64)
     except Exception as error:  # readers of formats raise all kinds of errors
         said = str(error).rstrip(".!") or type(error).__name__
-        raise ValueError(
-            f"{str(path)!r} is not a valid {path.suffix[1:].upper()} mesh; export it again ({said})."
-        ) from None
+        raise ValueError(f"{name} is not a valid {path.suffix[1:].upper()} mesh; export it again ({said}).") from None
     needed = "a surface of triangles or polygons is needed"
-    ensure(len(faces), f"{str(path)!r} has no triangles, or is not a valid {path.suffix[1:].upper()} file; {needed}.")
-    ensure(faces.min() >= 0 and faces.max() < len(vertices), f"{str(path)!r} names vertices that it does not have.")
+    ensure(len(faces), f"{name} has no triangles, or is not a valid {path.suffix[1:].upper()} file; {needed}.")
+    ensure(faces.min() >= 0 and faces.max() < len(vertices), f"{name} names vertices that it does not have.")
     used = vertices[faces]
-    ensure(np.isfinite(used).all(), f"{str(path)!r} has vertices that are not finite; repair it, or export it again.")
+    ensure(np.isfinite(used).all(), f"{name} has vertices that are not finite; repair it, or export it again.")
     low, high = used.min(axis=(0, 1)), used.max(axis=(0, 1))
     longest = float((high - low).max())
-    ensure(0 < longest < np.inf, f"{str(path)!r} has no extent that could be drawn.")
+    ensure(0 < longest < np.inf, f"{name} has no extent that could be drawn.")
     centre, scale = 0.5 * low + 0.5 * high, longest / (1 - 2 * MARGIN)
     whole = library.Trimesh((vertices - centre) / scale + 0.5, faces, process=False)
     whole.merge_vertices(merge_tex=True, merge_norm=True)
     whole.update_faces(whole.nondegenerate_faces())
     whole.remove_unreferenced_vertices()
-    ensure(len(whole.faces), f"{str(path)!r} has no triangle of any area; {needed}.")
+    ensure(len(whole.faces), f"{name} has no triangle of any area; {needed}.")
     x, y, z = map(float, centre)
     tight = bool(whole.is_watertight)
     corners, faces = np.array(whole.vertices, np.float64), np.array(whole.faces, np.int64)
@@ -125,7 +124,7 @@ def save(path: str | os.PathLike[str], mesh: Mesh) -> None:
     where = "mesh.save"
     check_type(where, "mesh", mesh, Mesh, "a mesh of coopnet.mesh.load() or extract()")
     suffix = Path(file_name(path, where)).suffix.lower()
-    known = f"{where}: path is {os.fspath(path)!r}; its suffix must be one of {', '.join(WRITTEN)}."
+    known = f"{where}: path is {shown_path(os.fspath(path))!r}; its suffix must be one of {', '.join(WRITTEN)}."
     ensure(suffix in WRITTEN, known)
     ensure(len(mesh.faces), f"{where}: the mesh has no triangle.")
     corners = np.add(mesh.centre, (np.asarray(mesh.vertices, float) - 0.5) * mesh.scale)

@@ -89,6 +89,14 @@ def test_small_coordinates_are_kept(tmp_path):
     np.testing.assert_allclose(written, vertices, rtol=1e-6, atol=1e-16)
 
 
+def test_long_names_in_errors():
+    triangle = mesh.Mesh(np.eye(3), np.array([[0, 1, 2]]), False, (0.0, 0.0, 0.0), 1.0)
+    for call in (lambda path: mesh.save(path, triangle), mesh.load):
+        with pytest.raises((ValueError, OSError)) as error:
+            call("a" * 200 + "/" + "b" * 200)
+        assert len(str(error.value)) < 400
+
+
 def test_a_box_that_cuts_it_leaves_a_hole(backend):
     bounds = ((0, 0, 0), (1, 1, 0.5))
     found = mesh.extract(octahedron(backend), 16, region=(0, 0, 0, 1, 1, 0.5))

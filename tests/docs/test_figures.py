@@ -320,6 +320,15 @@ def test_what_dropout_costs_on_another_gpu():
     assert said in text
 
 
+def test_how_long_runs_are_stored():
+    rows = {row["gradients"]: row for row in results("whole-jobs-dropout-h100-cuda") if "gradients" in row}
+    text, (store, banks) = sentences_of("performance/gradients"), (rows["store"], rows["banks"])
+    first = f"took {store['first_step_s']:.1f} s with activations stored and {banks['first_step_s']:.1f} s with banks"
+    assert f"{first}, and the others {store['wall_ms']:.2f} and {banks['wall_ms']:.2f} ms" in text
+    even = 1e3 * (banks["first_step_s"] - store["first_step_s"]) / (store["wall_ms"] - banks["wall_ms"])
+    assert 10_000 < even < 15_000  # steps
+
+
 def took_by_job(name):
     return {row["job"]: row["wall_ms"] for row in results(name)}
 

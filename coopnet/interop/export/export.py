@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...checks.warn import warn
-from ...checks import check, check_choice, check_flag, check_type, ensure, shown
+from ...checks import check, check_choice, check_flag, check_type, ensure, shown, shown_path
 from ...field import PRECISIONS, NeuralField
 from ...io.files import atomic_write, file_name, writable
 from ...jit.scopes import check_outside
@@ -103,7 +103,8 @@ def export(
     path = file_name(path, "export")  # a plain string
     source, written = writable(path, "export"), Path(f"{path}.weights")
     called = source.suffix.lower() == ".weights"
-    ensure(not called, f"export: path is {str(source)!r}, but .weights is the suffix of files of weights; use another.")
+    other = "but .weights is the suffix of files of weights; use another"
+    ensure(not called, f"export: path is {shown_path(source)!r}, {other}.")
     beside = writable(written, "export")
     check_outside("export")
     if target == "html":
