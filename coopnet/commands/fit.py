@@ -142,6 +142,7 @@ def _prepare(output: Path, pictures: tuple[str, ...], resume: bool) -> None:
 
 def _fit_image(source: Path, output: Path, chosen: dict, settings: dict, run: dict) -> None:
     from .. import image as images
+    from ..image.learn import training_count
 
     with about(source):
         try:
@@ -158,14 +159,10 @@ def _fit_image(source: Path, output: Path, chosen: dict, settings: dict, run: di
     _prepare(output, IMAGE_PICTURES, run["resume"])
     settings["backend"] = backends.require(settings["backend"])
     kind, count = "grey" if channels == 1 else "RGB", height * columns
-    share = 100 * len(images.training_pixels(count, chosen["pixels"], settings["seed"], settings["backend"])) / count
+    share = 100 * training_count(count, chosen["pixels"]) / count
     where = settings["backend"].upper()
     print(f"{source}: {columns} x {height} pixels, {kind}; training on {share:.3g} % of them, on {where}")
-    with (
-        resumable(source, output, settings | chosen),
-        about(output / "field.safetensors"),
-        telling_warnings() as silent,
-    ):
+    with learning(source, output, settings | chosen, run["resume"]) as silent:
         result = images.fit_image(values, output, fraction=chosen["pixels"], **run, **settings)
         silent.append(result.training.message)
     _ended(result.training, result.files, source, output, settings | chosen)
@@ -193,11 +190,7 @@ def _fit_mesh(source: Path, output: Path, chosen: dict, settings: dict, run: dic
     settings["backend"] = backends.require(settings["backend"])
     kind = "watertight" if mesh.watertight else "not watertight, so that winding numbers say what is inside"
     print(f"{source}: {len(mesh.faces)} triangles, {kind}; {chosen['points']} points, on {settings['backend'].upper()}")
-    with (
-        resumable(source, output, settings | chosen),
-        about(output / "field.safetensors"),
-        telling_warnings() as silent,
-    ):
+    with learning(source, output, settings | chosen, run["resume"]) as silent:
         result = meshes.fit_mesh(mesh, output, points=chosen["points"], **run, **settings)
         silent.append(result.training.message)
     _ended(result.training, result.files, source, output, settings | chosen)
@@ -223,16 +216,19 @@ def _ended(training: FitResult, files: Mapping[str, Path], source: Path, output:
 
 
 @contextmanager
-def resumable(source: Path, output: Path, settings: dict) -> Iterator[None]:
-    """A block that trains, writes a checkpoint and draws. Says how to go on if it is interrupted while it draws."""
+def learning(source: Path, output: Path, settings: dict, resume: bool) -> Iterator[list[str]]:
+    """A block that trains, writes a checkpoint, and draws; it gets the warnings that are not to be told.
+
+    Errors name the checkpoint. If the block is interrupted after it has written one, it is said how to go on.
+    """
     checkpoint = output / "field.safetensors"
-    before = checkpoint.exists() and checkpoint.stat().st_mtime_ns
+    before = checkpoint.stat().st_mtime_ns if checkpoint.exists() and not resume else None
     try:
-        yield
+        with about(checkpoint), telling_warnings() as silent:
+            yield silent
     except (KeyboardInterrupt, RuntimeError) as error:
-        if not checkpoint.exists() or checkpoint.stat().st_mtime_ns == before:
-            raise
-        if not (isinstance(error, KeyboardInterrupt) or caused_by_interrupt(error)):
+        written = checkpoint.exists() and checkpoint.stat().st_mtime_ns != before
+        if not (written and caused_by_interrupt(error)):
             raise
         print(f"stopped before all pictures were drawn; {how_to_resume(source, output, settings)}")
         raise Stopped from None

@@ -110,6 +110,11 @@ def make_field(
     return NeuralField(layer, network)
 
 
+def training_count(count: int, fraction: float) -> int:
+    """How many of ``count`` pixels the ``fraction`` is: at least one, and at most all but one, or all if it is 1."""
+    return min(max(1, round(fraction * count)), count if fraction == 1 else count - 1)
+
+
 def training_pixels(count: int, fraction: float, seed: int, backend: Any = "auto") -> np.ndarray:
     """Numbers of the pixels to train on, increasing: the ``fraction`` with the smallest :func:`coopnet.uniform` number.
 
@@ -127,7 +132,7 @@ def training_pixels(count: int, fraction: float, seed: int, backend: Any = "auto
     seed = check_unsigned(where, "seed", seed)
     ns = namespace(backend)
     numbers = uniform(1, Key(seed), ns.Float, count, stream=streams.SELECTION)[0].numpy()
-    n = min(max(1, round(fraction * count)), count if fraction == 1 else count - 1)
+    n = training_count(count, fraction)
     return np.sort(np.argsort(numbers, kind="stable")[:n])
 
 

@@ -154,8 +154,10 @@ class Embedding(Module):
 
     def _raise_out_of_range(self, ids: Any, whole: bool) -> None:
         bounds = "Bounds of a field map ids, too; bounds of 0 and 1 for this coordinate leave them as they are"
-        problem = "Embedding: ids of a floating point type must be whole numbers, but some are not"
-        ensure(whole, f"{problem}. {bounds}.")
+        if not whole:
+            numbers = dr.detach(ids).numpy()
+            problem = f"{numbers[numbers != np.rint(numbers)][0]} is among them"
+            raise ValueError(f"Embedding: ids of a floating point type must be whole numbers; {problem}. {bounds}.")
         name, mapped = type(ids).__name__, f"{bounds}. " if dr.is_float_v(ids) else ""
         if dr.itemsize_v(ids) < 4:
             ids = dr.int32_array_t(type(ids))(ids)

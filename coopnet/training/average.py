@@ -151,7 +151,11 @@ def set_averages(ema: EMA, new: Mapping[str, Any]) -> None:
 def check_averaged(where: str, net: Any, ema: EMA) -> None:
     """Raise unless ``ema`` is an average of the parameters of ``net``, or of a network like it."""
     check_type(where, "net", net, Module, "a coopnet Module")
-    ensure(_shapes(net) == ema.shapes, f"{where}: the network has other parameters than the one that was averaged.")
+    given, averaged = dict(_shapes(net)), dict(ema.shapes)
+    for name in averaged | given:
+        if given.get(name) != averaged.get(name):
+            shapes = f"{name!r} has the shape {given.get(name)}, there {averaged.get(name)}"
+            raise ValueError(f"{where}: the network has other parameters than the one that was averaged: {shapes}.")
 
 
 def _shapes(net: Module) -> tuple:
