@@ -285,7 +285,7 @@ class NeuralField(Module):
 
     def _jacobian(self, p: Any, key: Key | None, active: Any, where: str) -> tuple[Any, list]:
         call, x, _ = self._enter(p, key, active, where)
-        attached = any(dr.grad_enabled(v) for v in (*x, *self._held().values()))
+        attached = any(dr.grad_enabled(v) for v in (*x, *self.values()))
         y, columns = jacobian(self.encoding, self.network, x, self._work(call.leaf), call.key, attached)
         y, columns = call.leave(result_type(self.output, call.leaf), y, *slopes(columns, self.bounds))
         return y, [kinds.rebuild([column[i] for column in columns], p) for i in range(len(columns[0]))]
@@ -305,7 +305,7 @@ class NeuralField(Module):
     def float32(self) -> Any:
         """The single-precision array type of a built field's backend, such as ``drjit.llvm.ad.Float``."""
         check_built("NeuralField.float32", self)
-        return dr.float32_array_t(dr.leaf_t(dr.array_t(next(iter(self._held().values())))))
+        return dr.float32_array_t(dr.leaf_t(dr.array_t(next(iter(self.values())))))
 
     @property
     def backend(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
 from contextlib import suppress
 from itertools import islice
 from typing import Any
@@ -260,16 +260,18 @@ class Module(drnn.Module):
 
     # ---- mapping of parameters ------------------------------------------
 
-    def _slots(self) -> dict[str, tuple[Any, str]]:
-        """(owner, attribute) by parameter name. It is not cached, since packing moves parameters."""
-        slots: dict[str, tuple[Any, str]] = {}
+    def _search(self) -> Iterator[tuple[str, tuple[Any, str]]]:
+        """The name of each parameter, and its (owner, attribute). It is not cached, since packing moves parameters."""
         for name, owner, attribute in walk(self, getattr(self, "prefix", "")):
             if attribute is None:
                 if (attribute := packed_attribute(owner)) is not None:
-                    slots[f"{name}.weights" if name else "weights"] = owner, attribute
+                    yield f"{name}.weights" if name else "weights", (owner, attribute)
             elif not isinstance(getattr(owner, attribute), drnn.MatrixView):
-                slots[name] = owner, attribute
-        return slots
+                yield name, (owner, attribute)
+
+    def _slots(self) -> dict[str, tuple[Any, str]]:
+        """(owner, attribute) by parameter name."""
+        return dict(self._search())
 
     def _slot(self, key: Any) -> tuple[Any, str]:
         slots = self._slots()
@@ -301,9 +303,13 @@ class Module(drnn.Module):
     def __len__(self) -> int:
         return len(self._slots())
 
-    def _held(self) -> dict[str, Any]:
-        """The current parameters. ``dict(self)`` takes longer, since it searches the tree for each of them."""
-        return {name: getattr(*slot) for name, slot in self._slots().items()}
+    def values(self) -> ValuesView:
+        """The current parameters."""
+        return _ParameterValues(self)
+
+    def items(self) -> ItemsView:
+        """The names and the current parameters."""
+        return _ParameterItems(self)
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and key in self._slots()
@@ -355,6 +361,21 @@ class Module(drnn.Module):
                 self[key] = value
         for key, value in parameters.items():
             self[key] = value
+
+
+# Those of the base class search the tree again for each parameter.
+class _ParameterValues(ValuesView):
+    _mapping: Module
+
+    def __iter__(self) -> Iterator[Any]:
+        return (getattr(*slot) for _, slot in self._mapping._search())
+
+
+class _ParameterItems(ItemsView):
+    _mapping: Module
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        return ((name, getattr(*slot)) for name, slot in self._mapping._search())
 
 
 def _pairs(other: Any, where: str) -> list:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import drjit as dr
@@ -24,28 +25,38 @@ def walk(module: Any, name: str = "", above: tuple = ()) -> Iterator[tuple[str, 
     yield name, module, None
     start = f"{name}." if name else ""
     for field, value in _held(module):
-        if isinstance(value, Unpacked):
+        kind = _kind(value.__class__)
+        if kind == "unpacked":
             if value.value is not None and not isinstance(value, Constant):
                 yield f"{start}data", value.value, "data"
-        elif isinstance(value, (dr.ArrayBase, drnn.MatrixView)):
+        elif kind == "array":
             yield f"{start}{field}", module, field
-        elif isinstance(value, drnn.Module):
+        elif kind == "layer":
             yield from walk(value, f"{start}{field}", (*above, module))
 
 
-def _held(module: Any) -> Iterator[tuple[str, Any]]:
+@cache  # isinstance() is slow for Dr.Jit's layers, which are abstract base classes
+def _kind(held: type) -> str:
+    """What an attribute of the type ``held`` is to a walk."""
+    kinds = {"unpacked": Unpacked, "array": (dr.ArrayBase, drnn.MatrixView), "layer": drnn.Module}
+    return next((kind for kind, types in kinds.items() if issubclass(held, types)), "other")
+
+
+def _held(module: Any) -> list[tuple[str, Any]]:
     """What ``module`` itself holds, by name; of tuples and lists, the layers in them."""
+    found: list[tuple[str, Any]] = []
     for field in getattr(type(module), "DRJIT_STRUCT", None) or ():
         value = getattr(module, field, None)
         if isinstance(value, (tuple, list)):
-            yield from ((f"{field}.{i}", item) for i, item in enumerate(value) if isinstance(item, drnn.Module))
+            found += [(f"{field}.{i}", item) for i, item in enumerate(value) if _kind(item.__class__) == "layer"]
         else:
-            yield field, value
+            found.append((field, value))
+    return found
 
 
 def held_layers(module: Any) -> list:
     """The layers that ``module`` itself holds, in evaluation order."""
-    return [value for _, value in _held(module) if isinstance(value, drnn.Module)]
+    return [value for _, value in _held(module) if _kind(value.__class__) == "layer"]
 
 
 def children(module: Any) -> Iterator[Any]:
@@ -55,6 +66,7 @@ def children(module: Any) -> Iterator[Any]:
 
 def check_acyclic(module: Any, above: tuple) -> None:
     """Raise ``ValueError`` if ``module`` is one of the modules ``above`` that contain it."""
-    if any(m is module for m in above):
-        problem = f"the network contains itself, through a {type(module).__name__}"
-        raise ValueError(f"{type(above[0]).__name__}: {problem}; layers may not hold what holds them.")
+    for m in above:
+        if m is module:
+            problem = f"the network contains itself, through a {type(module).__name__}"
+            raise ValueError(f"{type(above[0]).__name__}: {problem}; layers may not hold what holds them.")

@@ -47,7 +47,7 @@ def check_memory(
     """
     if len(optimizer) or field.backend != "llvm":
         return  # the optimizer's state is allocated already; on GPUs Dr.Jit raises an error if memory is missing
-    sizes = [together * max(4, dr.itemsize_v(v)) * math.prod(dr.shape(v)) for v in field._held().values()]
+    sizes = [together * max(4, dr.itemsize_v(v)) * math.prod(dr.shape(v)) for v in field.values()]
     kept, factors = _kept(optimizer), (options.multipliers is not None) + (options.weight_decay > 0)
     parts: dict[str, Sequence[float]] = {
         "the parameters": _arrays(sizes, PARAMETERS),

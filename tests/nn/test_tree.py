@@ -59,3 +59,15 @@ def test_a_network_that_contains_itself():
     check_acyclic(inner, (net,))
     twice = cn.ReLU()
     assert list(children(cn.Sequential(twice, twice)))[1:] == [twice, twice]  # which is no circle
+
+
+def test_all_parameters_are_found_in_one_search(monkeypatch, ns):
+    net = cn.Sequential(cn.Linear(2, 2), cn.Linear(2, 1)).alloc(ns.TensorXf)
+    values, items, names = net.values(), net.items(), list(net)
+    assert [v.array.index for v in values] == [net[name].array.index for name in names]
+    net["layers.1.bias"] = dr.full(ns.TensorXf, 2, 1)
+    assert values is not items and [name for name, _ in items] == names and len(values) == len(names) == 4
+    assert dict(items)["layers.1.bias"].numpy() == [*values][-1].numpy() == 2  # views see later changes
+    searches = []
+    monkeypatch.setattr("coopnet.nn.module.walk", lambda *args: searches.append(1) or walk(*args))
+    assert [name for name, _ in items] == names and all(dr.width(v) for v in values) and len(searches) == 2
