@@ -13,10 +13,10 @@ The field is a hash grid with a network of width 64. A step takes what lies betw
 On the CPU, processes reduce by Gloo and share its cores: to be tried, not to be quoted.
 
 A model is fitted to the runs, and compared with them. A step of :math:`n` samples on one GPU takes :math:`a + bn`; on
-:math:`P`, :math:`h` more and a ring's :math:`2(P-1)\\alpha + 2\\frac{P-1}{P} B / \\beta` for :math:`B` bytes. Beyond
-``--host`` GPUs, rings of hosts are joined by a tree over a network whose latency and bandwidth are assumptions:
-``--network-latency`` and ``--network-bandwidth``, in seconds and bytes per second. Data parallelism breaks even at the
-batch from which a step is shorter on :math:`P` GPUs than on one.
+:math:`P`, a ring's :math:`2(P-1)\\alpha + 2\\frac{P-1}{P} B / \\beta` more for :math:`B` bytes, and at least the
+:math:`h` that the host takes. Beyond ``--host`` GPUs, rings of hosts are joined by a tree over a network whose latency
+and bandwidth are assumptions: ``--network-latency`` and ``--network-bandwidth``, in seconds and bytes per second. Data
+parallelism breaks even at the batch from which a step is shorter on :math:`P` GPUs than on one.
 """
 
 from __future__ import annotations
@@ -180,11 +180,9 @@ class Model:
             weight = 1 / np.asarray(times)[:, None]
             solved = np.linalg.lstsq(np.asarray(rows) * weight, np.ones(len(rows)), rcond=None)[0]
             self.alpha, self.per_byte = (max(0.0, float(v)) for v in solved)
-            # what else a step of several costs: from the smallest batch alone, so that the others can disagree
-            first = [(run, min(run["weak"], key=lambda e: e["samples"])) for run in several]
-            self.h = float(
-                np.mean([1e-3 * e["ms"] - self.alone(e["samples"]) - self.reduce(r["world"]) for r, e in first])
-            )
+            # the host's work for a step of several: from the smallest batch alone, so that the others can disagree
+            first = [min(run["weak"], key=lambda e: e["samples"]) for run in several]
+            self.h = float(np.mean([1e-3 * e["ms"] for e in first]))
 
     def alone(self, samples: float) -> float:
         return self.a + self.b * samples
@@ -199,12 +197,14 @@ class Model:
         return seconds
 
     def step(self, world: int, total: float) -> float:
-        return self.alone(total / world) + (0 if world == 1 else self.h + self.reduce(world))
+        """A GPU works while the host prepares the next step, so the longer of both counts."""
+        alone = self.alone(total / world)
+        return alone if world == 1 else max(self.h, alone + self.reduce(world))
 
-    def even(self, world: int) -> float | None:
+    def even(self, world: int) -> float:
         """Samples of a batch from which a step is shorter on ``world`` GPUs than on one."""
-        extra = self.h + self.reduce(world)
-        return max(0.0, extra / (self.b * (1 - 1 / world))) if self.b > 0 else None
+        by_host, by_reduction = (self.h - self.a) / self.b, self.reduce(world) / (self.b * (1 - 1 / world))
+        return max(0.0, by_host, by_reduction)
 
     def described(self) -> dict[str, Any]:
         names = ("a", "b", "h", "alpha", "per_byte", "host", "latency", "bandwidth", "bytes")

@@ -185,6 +185,23 @@ def step_profile() -> str:
     return measured("step-profile-cuda", command) + "\n\n" + table(head, rows)
 
 
+def second_run() -> str:
+    """First steps in two processes after each other."""
+    data = load("second-run-cuda")["results"]
+    firsts = {(r["job"], r["planned"], r["process"]): f"{r['first_step_s']:.1f}" for r in data}
+    planned = sorted({r["planned"] for r in data})
+    rows = [
+        [f"`{job}`", *(firsts[job, n, process] for n in planned for process in (1, 2))]
+        for job in dict.fromkeys(r["job"] for r in data)
+    ]
+    head = [
+        "job",
+        *(f"{n:,} steps planned, {process}" for n in planned for process in ("empty caches", "next process")),
+    ]
+    command = "python benchmarks/second_run.py --backend cuda"
+    return measured("second-run-cuda", command) + "\n\n" + table(head, rows)
+
+
 def training_steps(name: str, command: str) -> str:
     """Milliseconds of a whole step by coopnet, and how many times as long peers take."""
     data = load(name)["results"]
@@ -364,6 +381,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "half_grids_cuda": lambda: half_grids("cuda"),
     "half_grids_llvm": lambda: half_grids("llvm"),
     "step_profile": step_profile,
+    "second_run": second_run,
     "torch_border": torch_border,
     "spheres_llvm": lambda: spheres("llvm"),
     "spheres_cuda": lambda: spheres("cuda"),

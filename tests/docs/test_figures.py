@@ -331,6 +331,15 @@ def test_how_long_runs_are_stored():
     assert f"Runs of up to {least / 1000:.0f},000 such steps are stored" in text and 0.9 < even / least < 1.2
 
 
+def test_first_steps_of_the_next_process():
+    found = {(r["job"], r["planned"], r["process"]): r for r in results("second-run-cuda")}
+    later = [r["first_step_s"] for (_, _, process), r in found.items() if process == 2]
+    assert f"its first step takes [{min(later):.1f} to {max(later):.1f} s]" in sentences_of("installation")
+    assert all(r["misses"] == 0 for (_, _, process), r in found.items() if process == 2)
+    slowest = max((r for r in found.values() if r["process"] == 2), key=lambda r: r["first_step_s"])
+    assert slowest["job"] == "64/dropout"  # "With dropout and large batches it traces longest"
+
+
 def took_by_job(name):
     return {row["job"]: row["wall_ms"] for row in results(name)}
 
