@@ -10,8 +10,9 @@ Each field learns a picture of 16 x 16 pixels from random samples of it: 4 octav
   size of a stack of those tried. ``torch-compile`` is to be asked for: it takes half a minute for each case.
 
 Every peer has a process of its own. Times are those of whole trainings, with what is traced anew for them, but without
-compilation (``first_s`` is a short training before); PyTorch's are medians of a step. With ``--rounds``, all peers have
-as many turns, and what counts is the median of each case: for machines with other work to do.
+compilation (``first_s`` is a short training before); PyTorch's are medians of a step. ``us_per_further_step`` is what
+a field and a step more take. With ``--rounds``, all peers have as many turns, and what counts is the median of each
+case: for machines with other work to do.
 
     PYTHONPATH=. python benchmarks/many_fields.py --backend llvm
 """
@@ -43,6 +44,8 @@ PEERS = {
 FEW = {"fit": 8, "one by one": 32, "together": 128}
 #: The same on LLVM, of batches of more than 256 samples.
 FEW_LARGE = 64
+#: How many times as many steps another training of ``fit_many`` takes on CUDA, for the time of further steps.
+LONGER = 6
 
 
 def pictures(fields: int) -> np.ndarray:
@@ -107,6 +110,9 @@ def with_coopnet(backend: str, peer: str, fields: int, width: int, samples: int,
     losses = [r.losses[-1] for r in results if r is not None]
     found = {"fields": few, "steps": steps, "first_s": first, "seconds": seconds}
     found["trained"] = len(losses)
+    if peer == "fit_many" and backend == "cuda":  # what is done once for a field counts less in longer trainings
+        longer, _ = train(Job(backend, few, width, samples), LONGER * steps)
+        found["us_per_further_step"] = 1e6 * (longer - seconds) / few / (LONGER - 1) / steps
     if peer == "fit_many":
         found["error"] = error(backend, job, width, samples, min(steps, 20))
     return found | {"loss": statistics.mean(losses), "us_per_field_and_step": 1e6 * seconds / few / steps}
