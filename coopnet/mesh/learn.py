@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import sys
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from pathlib import Path
@@ -94,7 +95,7 @@ def fit_mesh(
         points: number of points of :func:`draw_samples`; one in 16 is held out to measure quality.
         seed: of the weights, the points, the batches and the masks.
         resume: continue from ``field.safetensors`` in ``directory``, which must be of the same mesh and settings.
-        progress: show a progress bar.
+        progress: show a progress bar, and say when the picture is drawn.
 
     Returns:
         A :class:`MeshFit`. After Ctrl-C, ``training.stopped`` is ``"interrupt"`` and only the checkpoint is written. If
@@ -145,6 +146,8 @@ def fit_mesh(
         outcome.error_near, outcome.error_space = float(error[~uniform].mean()), float(error[uniform].mean())
         outcome.signs = float(np.mean((predicted < 0) == (truth < 0), where=uniform))
         outcome.files |= {name: checkpoint.with_name(f"{name}.png") for name in ("picture", "loss")}
+        if progress:  # rays of a field that has hardly been trained take all of their steps
+            print("drawing picture.png", file=sys.stderr)
         files.save(outcome.files["picture"], render(field, SIZE, SIZE))
         plots.loss(outcome.files["loss"], result)
         return outcome

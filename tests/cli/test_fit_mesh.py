@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+import sys
 
 import numpy as np
 import pytest
@@ -183,8 +184,11 @@ def test_fit_says_quality_and_resumes(tmp_path, backend, capsys, monkeypatch):
     said = capsys.readouterr().out
     assert "5120 triangles, watertight" in said and "mean error of the distance: " in said
     assert "correct sign (inside or outside): " in said and f"wrote {out / 'field.safetensors'}" in said
-    assert cli.main(["fit", source, "-o", str(out), *options, "--steps", "25", "--resume"]) == 0
-    assert "25 steps in" in capsys.readouterr().out
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    shown = [word for word in options if word != "--quiet"]
+    assert cli.main(["fit", source, "-o", str(out), *shown, "--steps", "25", "--resume"]) == 0
+    said = capsys.readouterr()
+    assert "25 steps in" in said.out and said.err.endswith("drawing picture.png\n")
     arguments = ["fit", source, "-o", out, *options, "--steps", "30", "--resume"]
     fails(capsys, [*arguments, "--points", "3000"], 1, "cannot resume", "points")
     trimesh.creation.box().export(tmp_path / "ball.obj")
