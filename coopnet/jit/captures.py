@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -99,19 +99,39 @@ class _Walk:
                 self.visit(value.__call__)
 
 
-def _facts(value: Any) -> Iterator[Any]:
+def _facts(value: Any) -> list[Any]:
     """The numbers of entries of all arrays in ``value``, and all numbers and strings, in a fixed order."""
-    if isinstance(value, dr.ArrayBase):
-        yield dr.width(value)
-    elif value is None or isinstance(value, (int, float, str)):
-        yield value
-    elif isinstance(value, dict):
-        yield from _facts(list(value.values()))
-    elif isinstance(value, (list, tuple)):
-        for part in value:
-            yield from _facts(part)
-    elif fields := getattr(value, "DRJIT_STRUCT", None):
-        yield from _facts([getattr(value, name, None) for name in fields])
+    found: list[Any] = []
+    waiting, seen = [value], dict[int, Any]()
+    while waiting:  # a loop, since this is done before every call of a frozen function
+        value = waiting.pop()
+        parts = _parts(value.__class__)
+        if parts == "entries":
+            found.append(dr.width(value))
+        elif parts == "itself":
+            found.append(value)
+        elif parts and id(value) not in seen:
+            seen[id(value)] = value  # which is kept, so that no new object gets its id
+            if parts == "values":
+                waiting.extend(value.values())
+            elif parts == "elements":
+                waiting.extend(value)
+            else:
+                waiting.extend([getattr(value, name, None) for name in parts])
+    return found
+
+
+@functools.lru_cache(maxsize=1024)
+def _parts(kind: Any) -> str | tuple[str, ...]:
+    """What :func:`_facts` needs of an object of the type ``kind``: a word, or the names of attributes."""
+    words = {
+        "entries": dr.ArrayBase,
+        "itself": (type(None), int, float, str),
+        "values": dict,
+        "elements": (list, tuple),
+    }
+    word = next((word for word, kinds in words.items() if issubclass(kind, kinds)), "")
+    return word or tuple(getattr(kind, "DRJIT_STRUCT", None) or ())
 
 
 def _companions(captured: list) -> list:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import drjit as dr
 
 import coopnet as cn
-from coopnet.jit.captures import Captures, text_key
+from coopnet.jit.captures import Captures, _facts, text_key
 
 
 def test_objects_without_arrays_are_looked_into_once(ns):
@@ -52,3 +52,22 @@ class Draw:
 def test_objects_that_are_called_may_look_things_up(ns, monkeypatch):
     monkeypatch.setitem(TABLES, "table", ns.Float(1))
     assert any(value is TABLES["table"] for value in Captures(Draw())())
+
+
+class Pair:
+    DRJIT_STRUCT = {"first": object, "second": object}
+
+    def __init__(self, first, second):
+        self.first, self.second = first, second
+
+    def __eq__(self, other):
+        raise AssertionError("objects are told apart by identity")
+
+
+def test_facts_are_numbers_of_entries_numbers_and_strings(ns):
+    array, own = ns.Float(1, 2, 3), [4]
+    own.append(own)
+    facts = _facts([Pair(array, {"a": (True, None, "b")}), Pair(own, own), Pair([4], [4]), SimpleNamespace(a=5)])
+    assert sorted(map(str, facts)) == sorted(["3", "True", "None", "b", "4", "4", "4"])
+    texts = {text_key(*_facts(v)) for v in ([array, 2], [array, 3], [ns.Float(1), 2], [array, 2.0], [array, "2"])}
+    assert len(texts) == 5 and text_key(*_facts([ns.Float(7, 8, 9), 2])) in texts
