@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from reprlib import recursive_repr
 from typing import Any, ClassVar
@@ -30,6 +31,7 @@ from .checks.sizes import MAX_ENTRIES, check_features
 from .checks.warn import warn
 from .derivatives import jacobian, pushforward
 from .engine import Explanation, explain
+from .engine.modes import modes
 from .jit import kinds
 from .jit.scopes import check_outside
 from .nn import Encoding, Identity, Module
@@ -99,9 +101,20 @@ class NeuralField(Module):
         if in_features > 0:
             check_count("NeuralField", self.bounds, in_features)
         self.precision: str | None = None  # set by build()
-        # What dr.freeze knows two fields apart by. Settings themselves are not enough: Dr.Jit compares an object, such
-        # as True or a small int, only where it finds it first. Checked with Dr.Jit 1.5.0.
-        self._settings = ""
+        self._description = ""  # set by pack()
+
+    @property
+    def _settings(self) -> str:
+        """What dr.freeze knows two fields apart by, and calls of one under other settings of gradients.
+
+        Settings themselves are not enough: Dr.Jit compares an object, such as True or a small int, only where it finds
+        it first. Checked with Dr.Jit 1.5.0.
+        """
+        return sys.intern(self._description + modes())
+
+    @_settings.setter
+    def _settings(self, value: str) -> None:  # by Dr.Jit, of copies
+        self._description = value.partition(modes())[0] if modes() else value
 
     # ---- construction ---------------------------------------------------
 
@@ -152,7 +165,7 @@ class NeuralField(Module):
     def pack(self) -> NeuralField:
         """Pack the parameters of an allocated field, and return it: the second half of :meth:`build`."""
         self.encoding, self.network = _pack(self.encoding), _pack(self.network)
-        self._settings = repr(self)
+        self._description = repr(self)
         return self
 
     def _to(self, mover: Any) -> Any:

@@ -35,8 +35,15 @@ class Affine(Op):
     affine = takes_rows = piecewise_linear = True
 
     def __init__(self, source: Any, multiplier: Multiplier = IN_KERNEL, origin: Affine | None = None):
-        self.source, self.origin = source, origin or self
+        self.source, self._origin = source, origin
         self.multiplier: Any = multiplier
+
+    @property
+    def origin(self) -> Affine:
+        """The network's own op. Not an attribute: in a cycle, the weights would be freed some time later, by Python's
+        collector, which may end the process while a function is recorded.
+        """
+        return self._origin or self
 
     @property
     def weights(self) -> Any:

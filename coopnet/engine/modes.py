@@ -18,6 +18,12 @@ is_deterministic: Callable[[], bool] = _deterministic.get
 forced_path: Callable[[], str] = _path.get
 
 
+def modes() -> str:
+    """What differs from the usual, in words: a part of the key of frozen functions that evaluate fields."""
+    order, path = " deterministic" if is_deterministic() else "", forced_path()
+    return order if path == "auto" else f"{order} gradient_path={path}"
+
+
 @contextlib.contextmanager
 def deterministic(enabled: bool = True) -> Iterator[None]:
     """Within this context, weight gradients are bitwise reproducible from run to run on CUDA, too.
