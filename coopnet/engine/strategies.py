@@ -167,6 +167,11 @@ GRADIENTS = (
         "deterministic: the gradient of a network inside a symbolic loop or call accumulates with atomics, in no fixed "
         "order; evaluate the network outside, or run the loop in evaluated mode.",
     ),
+    Row(
+        None, lambda s: s.deterministic and s.forced in ("banks", "builtin"),
+        "deterministic: sums of gradient_path('{s.forced}') have no fixed order; leave one of the two contexts, or "
+        "choose 'spill' or 'store'.",
+    ),
     Row("builtin", lambda s: s.in_call, "virtual calls have no lane number, which is needed to choose a bank"),
     Row("builtin", lambda s: s.symbolic and s.forced == "builtin", _ASKED),
     Row(

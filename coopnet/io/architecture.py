@@ -23,6 +23,7 @@ from ..nn.drawn import DrawnGrid, DrawnLinear
 from ..nn.drop_levels import DropLevels
 from ..nn.dropout import Dropout, DropPath, GaussianDropout
 from ..nn.members import Members
+from ..nn.tree import children
 
 FORMAT = "coopnet.field"
 VERSION = 2  #: of the format; it increases when older versions of coopnet cannot read new files
@@ -216,6 +217,9 @@ def _describe(layer: Any, where: str) -> Any:
     cls = nn.Sequential if type(layer) in (nn.MLP, nn.SIREN) else type(layer)
     name = next((name for name, known in _TYPES.items() if known is cls), None)
     if name is None:
+        if any(isinstance(part, NeuralField) for part in children(layer)):
+            cure = "save or pickle each field by itself"
+            raise TypeError(f"describe: {where} holds a whole NeuralField, and only layers can be described; {cure}.")
         accepted = f"{', '.join(_TYPES)}, and classes passed to coopnet.io.register()"
         raise TypeError(f"describe: {where} is a {cls.__module__}.{cls.__qualname__}; accepted are {accepted}.")
     chain = isinstance(layer, _CONTAINERS) and cls is not nn.Heads

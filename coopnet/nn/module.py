@@ -12,6 +12,7 @@ from typing import Any
 import drjit as dr
 import drjit.nn as drnn
 import numpy as np
+from drjit.opt import Optimizer
 
 from ..backend import require
 from ..backend.transfer import Packing
@@ -37,10 +38,11 @@ class Module(drnn.Module):
     copies back. After packing, all matrices are one entry, ``"weights"``; parameters that cannot be packed (hash grids)
     keep their own entries.
 
-    To write a layer, list its fields in ``DRJIT_STRUCT``, make it default-constructible (``drjit.nn.pack`` rebuilds
-    it), and implement ``__call__(self, x, key=None)`` and, if it has parameters or changes the width,
-    ``_alloc(self, dtype, size, rng) -> (layer, width)``. Fields that contain it have derivatives with respect to their
-    input if it also implements :meth:`jvp`.
+    To write a layer, list its fields in ``DRJIT_STRUCT``. Parameters are arrays and layers among them, and layers in
+    lists and tuples, but nothing in dictionaries. Make it default-constructible (``drjit.nn.pack`` rebuilds it), and
+    implement ``__call__(self, x, key=None)`` and, if it has parameters or changes the width, ``_alloc(self, dtype,
+    size, rng) -> (layer, width)``. Fields that contain it have derivatives with respect to their input if it also
+    implements :meth:`jvp`.
 
     >>> class Scale(cn.Module):
     ...     DRJIT_STRUCT = {"factor": float}
@@ -286,9 +288,11 @@ class Module(drnn.Module):
     def __setitem__(self, key: str, value: Any) -> None:
         self._put(key, *self._slot(key), value)
 
+    def _checked(self, key: str, owner: Any, attribute: str, value: Any) -> Any:
+        return _as_parameter(value, getattr(owner, attribute), f"{type(self).__name__}: parameter {shown(key)}")
+
     def _put(self, key: str, owner: Any, attribute: str, value: Any) -> None:
-        current = getattr(owner, attribute)
-        value = _as_parameter(value, current, f"{type(self).__name__}: parameter {shown(key)}")
+        value, current = self._checked(key, owner, attribute, value), getattr(owner, attribute)
         if attribute == packed_attribute(owner):
             current[:] = value  # in place, since the layers' views refer to this array object
         else:
@@ -342,7 +346,8 @@ class Module(drnn.Module):
 
         Raises:
             KeyError: a pair or keyword of unknown name; a mapping in which no name is known.
-            ValueError: a value of another shape.
+            ValueError: a value of another shape, before anything is assigned from a mapping; an optimizer without
+                parameters.
             TypeError: ``other`` has another type; a value that is not an array of real numbers.
 
         >>> field.update(opt)
@@ -350,8 +355,12 @@ class Module(drnn.Module):
         if isinstance(other, Mapping):
             slots = self._slots()  # looked up once, since new values do not move parameters
             known = [key for key in slots if key in other]
-            for key in known:
-                self._put(key, *slots[key], other[key])
+            empty = isinstance(other, Optimizer) and not len(other) and slots
+            hint = "call opt.update(field) before field.update(opt)"
+            ensure(not empty, f"{type(self).__name__}.update: the optimizer holds no parameters; {hint}.")
+            checked = [self._checked(key, *slots[key], other[key]) for key in known]  # all, before any is assigned
+            for key, value in zip(known, checked, strict=True):
+                self._put(key, *slots[key], value)
             more = {name: other[name] for name in other if name not in slots}
             if more and not self._update_matrices(more) and not known and slots:
                 given, names = ", ".join(map(shown, other)), ", ".join(map(repr, slots))

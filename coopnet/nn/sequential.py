@@ -46,7 +46,7 @@ class Sequential(Composed):
     and dropouts as one network; :func:`coopnet.engine.evaluate` says how it is differentiated.
 
     Args:
-        layers: ``Module`` instances.
+        layers: ``Module`` instances. One that is there twice becomes two when weights are allocated.
         prefix: prepended to every parameter name, so that networks that share an optimizer have different names.
 
     Raises:

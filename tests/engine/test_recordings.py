@@ -65,6 +65,17 @@ def test_a_recording_does_not_hide_that_sums_have_no_fixed_order(x, backend):
     assert "deterministic" in str(causes[-1])
 
 
+@pytest.mark.parametrize("path", ["banks", "builtin"])
+def test_a_path_without_a_fixed_order_is_refused_where_one_is_asked_for(x, backend, path):
+    field = cn.NeuralField(None, cn.MLP(2, 1, width=8, depth=1)).build(backend, seed=1)
+    words = rf"^deterministic: sums of gradient_path\('{path}'\) have no fixed order; leave one of the two contexts"
+    with cn.deterministic(), cn.gradient_path(path):
+        with pytest.raises(RuntimeError, match=words):
+            gradients(field, x, None)
+        with pytest.raises(RuntimeError, match=words):
+            field.explain(100)
+
+
 def test_copies_under_other_settings_are_the_same_field(x, backend):
     field = cn.NeuralField(None, cn.MLP(2, 1, width=8, depth=1)).build(backend, seed=1)
     with cn.deterministic():

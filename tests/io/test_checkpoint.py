@@ -469,6 +469,18 @@ def test_layer_of_a_user(backend, ns, tmp_path, monkeypatch):
         io.load(path, backend)
 
 
+def test_layers_that_hold_fields_say_so(backend):
+    class Two(cn.Module):
+        DRJIT_STRUCT = {"first": cn.Module}
+
+        def __init__(self, first=None):
+            self.first = first
+
+    field = cn.NeuralField(None, cn.MLP(2, 1, width=8, depth=1)).build(backend)
+    with pytest.raises(TypeError, match="Two holds a whole NeuralField, and only layers can be described"):
+        pickle.dumps(Two(field))
+
+
 def test_register_refuses():
     class Many(cn.Module):
         def __init__(self, *layers):

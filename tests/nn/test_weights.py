@@ -733,3 +733,14 @@ def test_the_penalty_of_branches(ns, backend):
     ends = cn.Heads(None, {"a": cn.Sequential(cn.Linear(2, 4), cn.ConcreteDropout(0.5)), "b": cn.Linear(2, 2)})
     with pytest.raises(ValueError, match="no linear layer with weights follows"):
         cn.concrete_penalty(field(ends), n)
+
+
+def test_update_assigns_all_or_nothing(ns, backend):
+    field = cn.NeuralField(cn.HashGrid(2, n_levels=1, hashmap_size=16), cn.MLP(out_features=1, width=8)).build(backend)
+    before = field["encoding.data"].numpy()
+    with pytest.raises(ValueError, match=r"parameter .network\.weights. has shape"):
+        field.update({"encoding.data": 0 * field["encoding.data"], "network.weights": ns.Float(1)})
+    assert (field["encoding.data"].numpy() == before).all()
+    with pytest.raises(ValueError, match=r"the optimizer holds no parameters; call opt.update\(field\) before"):
+        field.update(Adam(lr=1e-2))
+    cn.Sequential(cn.ReLU()).update(Adam(lr=1e-2))  # which has none either

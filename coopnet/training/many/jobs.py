@@ -113,7 +113,7 @@ class Jobs:
                 raise
             hint = f"to begin it anew, move {str(file)!r} away or name another directory"
             kind = OSError if isinstance(error, OSError) else ValueError
-            raise kind(f"it cannot continue: {error}; {hint}.") from error
+            raise kind(f"it cannot continue: {str(error).rstrip('.')}; {hint}.") from error
         self.results[number] = run.result
         diverged = self.diverged.get(number)
         if run.result.steps < run.steps and diverged is None:
