@@ -286,17 +286,11 @@ class Module(drnn.Module):
         return getattr(*self._slot(key))
 
     def __setitem__(self, key: str, value: Any) -> None:
-        self._put(key, *self._slot(key), value)
+        slot = self._slot(key)
+        _assign(*slot, self._checked(key, *slot, value))
 
     def _checked(self, key: str, owner: Any, attribute: str, value: Any) -> Any:
         return _as_parameter(value, getattr(owner, attribute), f"{type(self).__name__}: parameter {shown(key)}")
-
-    def _put(self, key: str, owner: Any, attribute: str, value: Any) -> None:
-        value, current = self._checked(key, owner, attribute, value), getattr(owner, attribute)
-        if attribute == packed_attribute(owner):
-            current[:] = value  # in place, since the layers' views refer to this array object
-        else:
-            setattr(owner, attribute, value)
 
     def __delitem__(self, key: str) -> None:
         raise TypeError(f"{type(self).__name__}: parameters cannot be deleted.")
@@ -360,7 +354,7 @@ class Module(drnn.Module):
             ensure(not empty, f"{type(self).__name__}.update: the optimizer holds no parameters; {hint}.")
             checked = [self._checked(key, *slots[key], other[key]) for key in known]  # all, before any is assigned
             for key, value in zip(known, checked, strict=True):
-                self._put(key, *slots[key], value)
+                _assign(*slots[key], value)
             more = {name: other[name] for name in other if name not in slots}
             if more and not self._update_matrices(more) and not known and slots:
                 given, names = ", ".join(map(shown, other)), ", ".join(map(repr, slots))
@@ -394,6 +388,13 @@ def _pairs(other: Any, where: str) -> list:
     ok = all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs)
     ensure(ok, f"{where}: got {shown(other)}; a mapping, or pairs of name and value, are needed.", TypeError)
     return pairs
+
+
+def _assign(owner: Any, attribute: str, value: Any) -> None:
+    if attribute == packed_attribute(owner):
+        getattr(owner, attribute)[:] = value  # in place, since the layers' views refer to this array object
+    else:
+        setattr(owner, attribute, value)
 
 
 def _as_parameter(value: Any, current: Any, what: str) -> Any:
