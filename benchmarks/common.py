@@ -82,8 +82,13 @@ def empty_caches() -> None:
     """Let Dr.Jit and the driver begin with no compiled kernels; to be called before Dr.Jit is imported."""
     folder = tempfile.TemporaryDirectory(prefix="coopnet-")
     atexit.register(folder.cleanup)
-    for name, place in {"HOME": "", "OPTIX_CACHE_PATH": "optix", "CUDA_CACHE_PATH": "cuda"}.items():
-        os.environ[name] = os.path.join(folder.name, place)
+    os.environ |= cache_places(folder.name)
+
+
+def cache_places(folder: str) -> dict[str, str]:
+    """Environment variables by which all caches of compiled kernels are in ``folder``."""
+    places = {"HOME": "", "OPTIX_CACHE_PATH": "optix", "CUDA_CACHE_PATH": "cuda", "DRJIT_CACHE_DIR": "drjit"}
+    return {name: os.path.join(folder, place) for name, place in places.items()}
 
 
 def machine(backend: str) -> dict[str, Any]:

@@ -201,8 +201,10 @@ class Model:
         alone = self.alone(total / world)
         return alone if world == 1 else max(self.h, alone + self.reduce(world))
 
-    def even(self, world: int) -> float:
+    def even(self, world: int) -> float | None:
         """Samples of a batch from which a step is shorter on ``world`` GPUs than on one."""
+        if self.b == 0:
+            return None
         by_host, by_reduction = (self.h - self.a) / self.b, self.reduce(world) / (self.b * (1 - 1 / world))
         return max(0.0, by_host, by_reduction)
 

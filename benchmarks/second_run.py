@@ -22,7 +22,6 @@ from typing import Any
 
 import common
 
-PLACES = {"HOME": "", "OPTIX_CACHE_PATH": "optix", "CUDA_CACHE_PATH": "cuda", "DRJIT_CACHE_DIR": "drjit"}
 JOBS = {
     "cuda": ["32", "64", "64/2^14", "64/dropout", "64/dropout/2^14", "config_hash"], "llvm": ["32", "64", "64/dropout"],
 }  # fmt: skip
@@ -33,30 +32,22 @@ def first_step(name: str, backend: str, planned: int) -> dict[str, Any]:
     import drjit as dr
     import whole_jobs
 
-    from coopnet.training.step import Step
-
     import coopnet as cn  # isort: skip
 
     field, batch, options, _ = whole_jobs.make(name, backend, None)
-    dr.sync_thread()
     row: dict[str, Any] = {}
-    call = Step.__call__
 
-    def first(step: Step, *args: Any) -> None:
-        dr.kernel_history_clear()
-        start = time.perf_counter()
-        call(step, *args)
-        dr.sync_thread()
-        row["first_step_s"] = time.perf_counter() - start
+    def look(seconds: float) -> None:
+        row["first_step_s"] = seconds
         kernels = [k for k in dr.kernel_history() if "cache_hit" in k]
         new = [k for k in kernels if not k["cache_hit"] or k["cache_disk"]]
         row["compiler_s"] = sum(k["backend_time"] for k in new) / 1e3
         row["longest_s"] = max((k["backend_time"] for k in new), default=0.0) / 1e3
         row["hits"], row["misses"] = sum(k["cache_hit"] for k in new), sum(not k["cache_hit"] for k in new)
-        Step.__call__ = call  # type: ignore[method-assign]
 
-    Step.__call__ = first  # type: ignore[method-assign]
+    whole_jobs.time_first_step(look)
     with dr.scoped_set_flag(dr.JitFlag.KernelHistory, True):
+        dr.kernel_history_clear()
         ends = {"metric": lambda field: 0.0, "metric_every": 3, "patience": 1}
         cn.fit(field, batch, planned, progress=False, **ends, **options)
     return row
@@ -64,10 +55,11 @@ def first_step(name: str, backend: str, planned: int) -> dict[str, Any]:
 
 def in_process(name: str, backend: str, planned: int, folder: str) -> dict[str, Any]:
     """The same in a new process, whose caches are in ``folder``."""
-    places = {k: os.path.join(folder, place) for k, place in PLACES.items()}
     command = [sys.executable, __file__, "--backend", backend, "--jobs", name, "--planned", str(planned), "--here"]
     start = time.perf_counter()
-    done = subprocess.run(command, env=os.environ | places, check=True, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        command, env=os.environ | common.cache_places(folder), check=True, stdout=subprocess.PIPE, text=True
+    )
     return json.loads(done.stdout.splitlines()[-1]) | {"process_s": time.perf_counter() - start}
 
 

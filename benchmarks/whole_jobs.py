@@ -19,6 +19,7 @@ import re
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,20 @@ def make(name: str, backend: str, path: Path | None, seed: int = 1) -> tuple[Any
     return field, lambda key: (inputs, targets), {"lr": 1e-3}, samples
 
 
+def time_first_step(look: Callable[[float], Any]) -> None:
+    """Call ``look`` after the next step, with its seconds."""
+    call = Step.__call__
+
+    def first(step: Step, *args: Any) -> None:
+        start = time.perf_counter()
+        call(step, *args)
+        dr.sync_thread()
+        look(time.perf_counter() - start)
+        Step.__call__ = call  # type: ignore[method-assign]
+
+    Step.__call__ = first  # type: ignore[method-assign]
+
+
 def measure(
     name: str, backend: str, path: Path | None, steps: int | None, seeds: int, planned: int
 ) -> dict[str, Any]:  # fmt: skip
@@ -135,14 +150,6 @@ def measure(
     looks: list[float] = []
     firsts: list[float] = []
     stretch = STRETCH[backend]
-    call = Step.__call__
-
-    def first(step: Step, *args: Any) -> None:
-        start = time.perf_counter()
-        call(step, *args)
-        dr.sync_thread()
-        firsts.append(time.perf_counter() - start)
-        Step.__call__ = call  # type: ignore[method-assign]
 
     def clock(field: Any) -> float:
         dr.sync_thread()
@@ -152,7 +159,7 @@ def measure(
     dr.flush_malloc_cache()
     dr.detail.malloc_clear_statistics()
     before = dr.detail.malloc_watermark(dr.backend_v(type(field["network.weights"])))
-    Step.__call__ = first  # type: ignore[method-assign]
+    time_first_step(firsts.append)
     # a long run that is ended early: what is worth compiling depends on the number of steps
     ends: dict[str, Any] = {} if steps else {"patience": LOOKS[backend]}
     ends |= {"metric": clock, "metric_every": stretch, "progress": False}
